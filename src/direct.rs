@@ -1,0 +1,124 @@
+//! A limiter of one bucket.
+
+use std::sync::Arc;
+
+use crate::clock::Clock;
+use crate::decision::{Allow, Decision};
+use crate::error::BuildError;
+use crate::quota::{Quota, QuotaTicks};
+use crate::store::KeyState;
+use crate::ticks::Now;
+
+/// A limiter of one bucket, for what is limited as a whole: an upstream, a queue, a log.
+///
+/// Clones share the bucket. A check costs a clock read and one compare-and-swap, and a denial writes nothing. In any
+/// window of length *t* at most `burst + rate × t` units are admitted; see [`Quota`] for what rounding costs.
+///
+/// ```
+/// use tollgate::{DirectLimiter, Quota};
+///
+/// let upstream = DirectLimiter::new(Quota::per_second(50).burst(10))?;
+/// if upstream.check().is_allowed() {
+///     // call it
+/// }
+/// # Ok::<(), tollgate::BuildError>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct DirectLimiter {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    state: KeyState,
+    quota: QuotaTicks,
+    clock: Clock,
+}
+
+impl DirectLimiter {
+    /// A full bucket on the precise clock.
+    ///
+    /// # Errors
+    ///
+    /// [`BuildError`] for a quota that makes no sense, see [`Quota`].
+    pub fn new(quota: Quota) -> Result<Self, BuildError> {
+        // A clock can take 200 ms to calibrate, which a quota that is refused need not wait for.
+        QuotaTicks::new(quota)?;
+        Self::with_clock(quota, Clock::precise())
+    }
+
+    /// A full bucket on the given clock.
+    ///
+    /// # Errors
+    ///
+    /// [`BuildError`] for a quota that makes no sense, see [`Quota`].
+    pub fn with_clock(quota: Quota, clock: Clock) -> Result<Self, BuildError> {
+        let quota = QuotaTicks::new(quota)?;
+        Ok(Self { inner: Arc::new(Inner { state: KeyState::alone(), quota, clock }) })
+    }
+
+    /// Takes one unit now.
+    #[inline]
+    pub fn check(&self) -> Decision {
+        self.check_cost_at(1, self.now())
+    }
+
+    /// Takes `cost` units now, all or nothing. A cost of 0 takes nothing; one above the burst is denied for good.
+    #[inline]
+    pub fn check_cost(&self, cost: u64) -> Decision {
+        self.check_cost_at(cost, self.now())
+    }
+
+    /// Takes one unit at the instant `now`.
+    #[inline]
+    pub fn check_at(&self, now: Now) -> Decision {
+        self.check_cost_at(1, now)
+    }
+
+    /// Takes `cost` units at the instant `now`, all or nothing.
+    #[inline]
+    pub fn check_cost_at(&self, cost: u64, now: Now) -> Decision {
+        self.inner.state.take(&self.inner.quota, cost, now)
+    }
+
+    /// What [`check`](Self::check) would answer now. Nothing is taken, and the `remaining` of an allow is what is
+    /// left without it.
+    #[inline]
+    pub fn peek(&self) -> Decision {
+        self.peek_cost_at(1, self.now())
+    }
+
+    /// What [`check_cost`](Self::check_cost) would answer now. Nothing is taken.
+    #[inline]
+    pub fn peek_cost(&self, cost: u64) -> Decision {
+        self.peek_cost_at(cost, self.now())
+    }
+
+    /// What [`check_at`](Self::check_at) would answer. Nothing is taken.
+    #[inline]
+    pub fn peek_at(&self, now: Now) -> Decision {
+        self.peek_cost_at(1, now)
+    }
+
+    /// What [`check_cost_at`](Self::check_cost_at) would answer. Nothing is taken.
+    #[inline]
+    pub fn peek_cost_at(&self, cost: u64, now: Now) -> Decision {
+        self.inner.state.peek(&self.inner.quota, cost, now)
+    }
+
+    /// Gives back what `allow` took, now. See [`Limiter::refund`](crate::Limiter::refund).
+    pub fn refund(&self, allow: Allow) {
+        self.refund_at(allow, self.now());
+    }
+
+    /// Gives back what `allow` took, at the instant `now`. See [`Limiter::refund`](crate::Limiter::refund).
+    pub fn refund_at(&self, allow: Allow, now: Now) {
+        self.inner.state.refund(&self.inner.quota, &allow, now);
+    }
+
+    /// The time by this limiter's clock, for many checks at one instant.
+    #[inline]
+    pub fn now(&self) -> Now {
+        self.inner.clock.now()
+    }
+}

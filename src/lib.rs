@@ -1,0 +1,83 @@
+//! In-process rate limiting in nanoseconds: exact under races, without a lock held by a slow party, without the
+//! network.
+//!
+//! ```
+//! use tollgate::{Decision, Limiter, Quota};
+//!
+//! // Every client: 20 requests at once, 100 a second in the long run.
+//! let limiter = Limiter::new(Quota::per_second(100).burst(20))?;
+//!
+//! match limiter.check("alice") {
+//!     Decision::Allow(allow) => println!("go on, {} left", allow.remaining()),
+//!     Decision::Deny(deny) => println!("come back in {:?}", deny.retry_after()),
+//! }
+//! # Ok::<(), tollgate::BuildError>(())
+//! ```
+//!
+//! # Trade-offs
+//!
+//! - A limiter counts what one process sees. Behind a load balancer each process grants the quota once more.
+//! - State lives in memory: a restart hands every key a full bucket.
+//! - A token bucket admits a burst and then the rate, so that up to `burst + rate` units can fall into one second. If
+//!   no window may hold more than *n*, the burst and the rate together must be *n*.
+//! - Keys that were seen are kept until they are reset; keys that clients can invent are a way to use up memory.
+//!
+//! # The flow
+//!
+//! ```text
+//! request ── key ──► store ──► bucket ──► Decision      no await, no system call, no allocation for a known key
+//! ```
+//!
+//! | file | its one job |
+//! |---|---|
+//! | `limiter.rs`, `direct.rs` | the front doors, keyed and of one bucket: read the clock once, visit the state, return a decision |
+//! | `builder.rs` | options into a limiter, or a [`BuildError`] |
+//! | `store/` | where the state of keys lives: `sharded.rs` is the map of many shards |
+//! | `bucket.rs` | one 64-bit word and the compare-and-swap that changes it |
+//! | `quota.rs` | rate and burst, and the exact arithmetic of both in ticks |
+//! | `decision.rs` | the answer and its numbers, worked out when asked for |
+//! | `clock.rs`, `ticks.rs` | where time comes from, and how it is counted |
+//! | `hasher.rs` | how keys are hashed, and against whom |
+//! | `http/` | the tower layer (feature `http`) |
+//!
+//! # Features
+//!
+//! Both are off by default, and without them neither tokio nor tower is built.
+//!
+//! - `http`: a tower layer for servers of `http` 1 (axum, tonic, hyper), see the module `http`.
+//! - `test-util`: `TestClock`, to test your own code without waiting.
+
+mod bucket;
+mod builder;
+mod clock;
+mod decision;
+mod direct;
+mod error;
+mod hasher;
+mod limiter;
+mod quota;
+mod store;
+mod sync;
+mod ticks;
+
+#[cfg(feature = "test-util")]
+pub use crate::clock::TestClock;
+pub use crate::{
+    builder::Builder,
+    clock::Clock,
+    decision::{Allow, Decision, Deny, Reason},
+    direct::DirectLimiter,
+    error::{BuildError, TimeError},
+    hasher::RandomState,
+    limiter::Limiter,
+    quota::Quota,
+    ticks::Now,
+};
+
+/// What the model checker and the benches look into. Not part of the public interface: anything here may change or
+/// go in any version.
+#[doc(hidden)]
+pub mod internal {
+    pub use crate::bucket::Bucket;
+    pub use crate::quota::QuotaTicks;
+}

@@ -1,0 +1,97 @@
+//! Random quotas, costs and clocks against the naive judge.
+#![allow(clippy::expect_used, clippy::panic, reason = "a judge that finds a fault stops the test")]
+
+mod oracle;
+
+use std::time::Duration;
+
+use oracle::{Step, play};
+use proptest::prelude::*;
+use proptest::test_runner::RngSeed;
+use tollgate::Quota;
+
+/// Rates that divide a tick, that don't, that are slower than a day and faster than a tick.
+fn quotas() -> impl Strategy<Value = Quota> {
+    let rates = prop_oneof![
+        1 => Just(0),
+        6 => 1_u64..20,
+        4 => 1_u64..1_000_000,
+        2 => 1_u64..10_000_000_000,
+        1 => any::<u64>(),
+    ];
+    let periods = prop_oneof![
+        Just(Duration::from_secs(1)),
+        Just(Duration::from_secs(60)),
+        Just(Duration::from_secs(86_400)),
+        (1_u64..1_000_000_000_000).prop_map(Duration::from_nanos),
+        (1_u64..40_000_000).prop_map(Duration::from_secs),
+    ];
+    let bursts = prop_oneof![4 => 1_u64..12, 2 => 1_u64..1_000, 1 => 1_u64..1 << 40];
+    (rates, periods, bursts).prop_map(|(rate, period, burst)| Quota::new(rate, period).burst(burst))
+}
+
+/// Steps whose times and costs are of the size that matters to `quota`.
+fn scripts(back: bool, refund: bool) -> impl Strategy<Value = (Quota, Vec<Step>)> {
+    quotas().prop_flat_map(move |quota| {
+        let unit = u64::try_from(quota.period().as_nanos() / u128::from(quota.rate().max(1))).unwrap_or(u64::MAX);
+        let fill = unit.saturating_mul(quota.limit()).max(2);
+        let unit = unit.max(2);
+        let step = prop_oneof![
+            2 => (0..=unit).prop_map(Step::Forward),
+            2 => (0..=fill.saturating_mul(2)).prop_map(Step::Forward),
+            1 => any::<u64>().prop_map(Step::Forward),
+            u32::from(back) => (0..=fill).prop_map(Step::Back),
+            u32::from(back) => any::<u64>().prop_map(Step::Back),
+            4 => Just(Step::ToRetry),
+            8 => Just(Step::Take(1)),
+            6 => (0..=quota.limit().saturating_add(2)).prop_map(Step::Take),
+            1 => any::<u64>().prop_map(Step::Take),
+            2 * u32::from(refund) => any::<usize>().prop_map(Step::Refund),
+        ];
+        (Just(quota), prop::collection::vec(step, 1..120))
+    })
+}
+
+fn config() -> ProptestConfig {
+    ProptestConfig {
+        cases: 1_500,
+        rng_seed: RngSeed::Fixed(0x7011_6A7E),
+        failure_persistence: None,
+        max_shrink_iters: 2_000,
+        ..ProptestConfig::default()
+    }
+}
+
+proptest! {
+    #![proptest_config(config())]
+
+    #[test]
+    fn no_window_holds_more_than_the_bound_whatever_the_clock_does((quota, steps) in scripts(true, false)) {
+        play(quota, &steps);
+    }
+
+    #[test]
+    fn nobody_is_denied_without_need_on_a_clock_that_runs_forwards((quota, steps) in scripts(false, false)) {
+        play(quota, &steps);
+    }
+
+    #[test]
+    fn what_is_kept_after_refunds_stays_within_the_bound((quota, steps) in scripts(true, true)) {
+        play(quota, &steps);
+    }
+}
+
+#[test]
+fn the_judge_sees_one_unit_too_many() {
+    let quota = Quota::per_second(2).burst(3);
+    let scripts: [&[Step]; 2] = [
+        &[Step::Take(3), Step::Forward(500_000_000), Step::Take(1)],
+        &[Step::Take(1), Step::Take(2), Step::Forward(1_000_000_000), Step::Take(2)],
+    ];
+    for script in scripts {
+        let admitted = play(quota, script);
+        let tighter = Quota::new(2, Duration::from_nanos(1_000_000_001)).burst(3);
+        assert!(std::panic::catch_unwind(|| oracle::assert_bound(quota, &admitted)).is_ok());
+        assert!(std::panic::catch_unwind(|| oracle::assert_bound(tighter, &admitted)).is_err());
+    }
+}

@@ -1,0 +1,246 @@
+//! Faults that other limiters had, each with the right value. The doc comment of a test carries the public report.
+#![allow(clippy::unwrap_used, reason = "a helper that meets the unexpected stops the test")]
+
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use tollgate::{BuildError, Decision, Deny, DirectLimiter, Limiter, Now, Quota, Reason};
+
+fn at(elapsed: Duration) -> Now {
+    Now::since_origin(elapsed).unwrap()
+}
+
+fn secs(seconds: f64) -> Now {
+    at(Duration::from_secs_f64(seconds))
+}
+
+fn direct(quota: Quota) -> DirectLimiter {
+    DirectLimiter::new(quota).unwrap()
+}
+
+fn denied(decision: Decision) -> Deny {
+    match decision {
+        Decision::Deny(deny) => deny,
+        Decision::Allow(allow) => unreachable!("{allow}"),
+    }
+}
+
+fn admitted(limiter: &DirectLimiter, checks: u64, now: Now) -> u64 {
+    (0..checks).map(|_| u64::from(limiter.check_at(now).is_allowed())).sum()
+}
+
+// Bucket.
+
+/// golang/go#39984: rate 0, burst 1 always allows.
+#[test]
+fn a_rate_of_zero_admits_the_burst_and_then_never() {
+    let limiter = direct(Quota::per_second(0).burst(1));
+    let now = |call| at(Duration::from_secs(call));
+    assert_eq!((0..1_000).filter(|call| limiter.check_at(now(*call)).is_allowed()).count(), 1);
+    let deny = denied(limiter.check_at(Now::MAX));
+    assert_eq!((deny.retry_after(), deny.reason()), (None, Reason::NeverRefills));
+    assert_eq!((deny.remaining(), deny.reset_after()), (0, None));
+}
+
+/// bucket4j/bucket4j#220: a cost above the capacity reports a finite wait.
+#[test]
+fn a_cost_above_the_burst_can_never_fit_and_takes_nothing() {
+    let limiter = direct(Quota::new(3, Duration::from_secs(2)).burst(3));
+    let deny = denied(limiter.check_cost_at(4, Now::ORIGIN));
+    assert_eq!((deny.retry_after(), deny.reason()), (None, Reason::CostExceedsBurst));
+    assert_eq!(deny.remaining(), 3);
+    assert_eq!(deny.to_string(), "denied for good: the cost of 4 exceeds the burst of 3");
+    assert_eq!(limiter.peek_at(Now::ORIGIN).remaining(), 3);
+    assert_eq!(denied(limiter.check_cost_at(u64::MAX, Now::MAX)).reason(), Reason::CostExceedsBurst);
+}
+
+/// upstash/ratelimit-py PR#15: a denied request still deducts.
+#[test]
+fn a_denied_request_takes_nothing() {
+    let limiter = direct(Quota::per_second(10));
+    assert!(limiter.check_cost_at(8, Now::ORIGIN).is_allowed());
+    let deny = denied(limiter.check_cost_at(5, Now::ORIGIN));
+    assert_eq!(deny.remaining(), 2);
+    assert!(limiter.check_cost_at(2, Now::ORIGIN).is_allowed());
+}
+
+/// mailgun/gubernator PR#87: what leaks back is added to what remains, beyond the limit.
+#[test]
+fn what_comes_back_never_exceeds_the_burst() {
+    let limiter = direct(Quota::per_second(10));
+    assert_eq!(limiter.check_at(Now::ORIGIN).remaining(), 9);
+    assert_eq!(limiter.peek_at(secs(0.5)).remaining(), 10);
+}
+
+/// throttlecrab 0.4.40 with burst 1 never denies.
+#[test]
+fn a_burst_of_one_admits_one() {
+    let limiter = direct(Quota::per_second(1));
+    assert_eq!(admitted(&limiter, 100, secs(5.0)), 1);
+    assert_eq!(admitted(&limiter, 100, secs(5.999_999_999)), 0);
+    assert_eq!(admitted(&limiter, 100, secs(6.0)), 1);
+}
+
+/// trypema 2.2.1, local: a cost of 1,000,000 passes a limit of 100.
+#[test]
+fn a_cost_counts_in_full() {
+    let limiter = Limiter::new(Quota::new(100, Duration::from_secs(10))).unwrap();
+    assert!(limiter.check_cost_at("key", 1_000_000, Now::ORIGIN).is_denied());
+    assert!(limiter.check_cost_at("key", 100, Now::ORIGIN).is_allowed());
+    assert!(limiter.check_cost_at("key", 1, Now::ORIGIN).is_denied());
+}
+
+/// alisaifee/limits#151: ten a minute; a cost of 100 passes after one of 5.
+#[test]
+fn a_cost_above_the_burst_is_denied_by_a_used_bucket_too() {
+    let limiter = direct(Quota::per_minute(10));
+    assert!(limiter.check_cost_at(5, Now::ORIGIN).is_allowed());
+    assert!(limiter.check_cost_at(100, Now::ORIGIN).is_denied());
+}
+
+// Bad quotas.
+
+/// rclone/rclone#9820: a burst worked out by a multiply that wraps turns the limiter off.
+#[test]
+fn large_rates_and_bursts_neither_wrap_nor_pass() {
+    let rate = 4_398_046_511_104_u64;
+    let burst = u64::try_from(u128::from(rate) * 4_194_304 / 268_435_456).unwrap();
+    assert_eq!(burst, 68_719_476_736);
+    let limiter = direct(Quota::per_second(rate).burst(burst));
+    assert_eq!(limiter.peek_at(Now::ORIGIN).remaining(), burst);
+    assert!(limiter.check_cost_at(burst, Now::ORIGIN).is_allowed());
+    assert!(limiter.check_at(Now::ORIGIN).is_denied());
+
+    let quota = Quota::per_second(1).burst(u64::from(u32::MAX));
+    let error = DirectLimiter::new(quota).unwrap_err();
+    assert_eq!(error, BuildError::FillTooLong { quota });
+    assert!(error.to_string().contains("1 per 1s, burst 4294967295"), "{error}");
+}
+
+/// spring-cloud/spring-cloud-gateway#168: a burst of 0 turns the limiter off.
+#[test]
+fn a_burst_of_zero_is_refused_when_built() {
+    let quota = Quota::per_second(1).burst(0);
+    assert_eq!(DirectLimiter::new(quota).unwrap_err(), BuildError::ZeroBurst { quota });
+    assert_eq!(Limiter::new(quota).unwrap_err(), BuildError::ZeroBurst { quota });
+}
+
+// Refill.
+
+/// bucket4j/bucket4j#51: tokens times elapsed nanoseconds overflow after a long idle time.
+#[test]
+fn a_long_idle_time_fills_the_bucket_and_no_more() {
+    let limiter = direct(Quota::per_second(1_000_000).burst(10));
+    assert_eq!(admitted(&limiter, 11, Now::ORIGIN), 10);
+    for idle in [9_223_372_036_855, 18_446_744_073_710, 150_000_000_000_000_000] {
+        let now = at(Duration::from_nanos(idle));
+        assert_eq!(limiter.peek_at(now).remaining(), 10);
+    }
+    assert_eq!(admitted(&limiter, 100, Now::MAX), 10);
+}
+
+/// Govcraft/acton-service#141: an interval kept in whole milliseconds panics above 60,000 a minute.
+#[test]
+fn more_than_one_a_millisecond_works() {
+    let limiter = direct(Quota::per_minute(120_000).burst(2));
+    assert_eq!(admitted(&limiter, 10, Now::ORIGIN), 2);
+    assert_eq!(admitted(&limiter, 10, secs(0.001)), 2);
+    let second = |millis| at(Duration::from_millis(millis));
+    assert_eq!((2..1_002).map(|millis| admitted(&limiter, 10, second(millis))).sum::<u64>(), 2_000);
+}
+
+/// zendesk/prop PR#34: 10 in 60 s, 30 s elapsed, and an integer division leaks nothing.
+#[test]
+fn half_a_period_gives_half_of_the_units_back() {
+    let limiter = direct(Quota::per_minute(10));
+    assert_eq!(admitted(&limiter, 11, Now::ORIGIN), 10);
+    assert_eq!(limiter.peek_at(secs(30.0)).remaining(), 5);
+}
+
+/// udoprog/leaky-bucket PR#30: max 10, one in 100 ms, idle for an hour, and 36,000 come back.
+#[test]
+fn an_idle_hour_gives_back_the_burst_only() {
+    let limiter = direct(Quota::per_second(10));
+    assert_eq!(admitted(&limiter, 11, Now::ORIGIN), 10);
+    assert_eq!(admitted(&limiter, 100, secs(3_600.0)), 10);
+}
+
+/// throttlecrab 0.4.40: burst 10 at 1/s, one request at 0, and 17 pass at one instant 8.9 s later.
+#[test]
+fn an_idle_key_does_not_overfill() {
+    let limiter = direct(Quota::per_second(1).burst(10));
+    assert_eq!(admitted(&limiter, 1, Now::ORIGIN), 1);
+    assert_eq!(admitted(&limiter, 100, secs(8.9)), 10);
+}
+
+/// google/guava#5290: 12.5 µs cut to 12, 80,000 a second become 83,300.
+#[test]
+fn eighty_thousand_a_second_are_eighty_thousand() {
+    let limiter = direct(Quota::per_second(80_000).burst(1));
+    let halves = (0..2_000_000).map(|halves| at(Duration::from_nanos(halves * 500)));
+    assert_eq!(halves.filter(|now| limiter.check_at(*now).is_allowed()).count(), 80_000);
+}
+
+// Clock.
+
+/// golang/go#71360, golang/time PR#25: a late older timestamp rewinds the bucket and the interval counts twice.
+#[test]
+fn an_older_timestamp_gives_nothing_back() {
+    let limiter = direct(Quota::per_second(10));
+    assert_eq!(admitted(&limiter, 10, secs(100.0)), 10);
+    assert!(limiter.check_at(secs(99.0)).is_denied());
+    assert_eq!(admitted(&limiter, 20, secs(100.0)), 0);
+    for older in [0.0, 50.0, 99.999_999_999] {
+        assert_eq!(admitted(&limiter, 20, secs(older)), 0);
+    }
+    assert_eq!(admitted(&limiter, 20, secs(100.1)), 1);
+}
+
+/// metrics-rs/quanta#61: the clock reads 1000 and then 900, and the elapsed time wraps.
+#[test]
+fn a_clock_that_steps_back_refills_nothing() {
+    let limiter = direct(Quota::per_second(1_000_000).burst(1));
+    assert!(limiter.check_at(at(Duration::from_nanos(1_000))).is_allowed());
+    let deny = denied(limiter.check_at(at(Duration::from_nanos(900))));
+    assert_eq!(deny.retry_after(), Some(Duration::from_nanos(1_100)));
+    assert_eq!(deny.remaining(), 0);
+}
+
+// Registry.
+
+/// jhurliman/node-rate-limiter PR#41: the bucket of a new client starts empty.
+#[test]
+fn a_new_key_has_its_whole_burst() {
+    let limiter = Limiter::new(Quota::per_second(1).burst(5)).unwrap();
+    let decisions: Vec<_> = (0..6).map(|_| limiter.check_at("new", Now::ORIGIN)).collect();
+    assert_eq!(decisions[0].remaining(), 4);
+    assert!(decisions[..5].iter().all(Decision::is_allowed));
+    assert!(decisions[5].is_denied());
+}
+
+/// xacrimon/dashmap#369: a guard held while another key is inserted, and two threads wait for each other.
+#[test]
+fn two_threads_that_cross_over_two_keys_come_to_an_end() {
+    let limiter = Limiter::builder().quota(Quota::per_second(0).burst(1 << 40)).shards(2).build().unwrap();
+    let (done, finished) = mpsc::channel();
+    for (one, other) in [("A", "B"), ("B", "A")] {
+        let (limiter, done) = (limiter.clone(), done.clone());
+        thread::spawn(move || {
+            for turn in 0..100_000_u64 {
+                let Decision::Allow(held) = limiter.check(one) else { unreachable!("2^40 units") };
+                assert!(limiter.check(other).is_allowed());
+                limiter.refund(one, held);
+                if turn % 64 == 0 {
+                    limiter.reset(other);
+                    assert!(limiter.entries().count() <= 2);
+                }
+            }
+            done.send(()).unwrap();
+        });
+    }
+    // The report's own limit is 5 s; a deadlock lasts for ever, and a busy machine may take a while.
+    for _ in 0..2 {
+        finished.recv_timeout(Duration::from_secs(60)).unwrap();
+    }
+}

@@ -1,0 +1,263 @@
+//! What a limiter promises beyond the arithmetic of one bucket.
+#![allow(clippy::unwrap_used, reason = "a helper that meets the unexpected stops the test")]
+
+use std::collections::HashSet;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tollgate::internal::{Bucket, QuotaTicks};
+use tollgate::{Allow, BuildError, Clock, Decision, Deny, DirectLimiter, Limiter, Now, Quota};
+
+fn secs(seconds: f64) -> Now {
+    Now::since_origin(Duration::from_secs_f64(seconds)).unwrap()
+}
+
+fn allowed(decision: Decision) -> Allow {
+    match decision {
+        Decision::Allow(allow) => allow,
+        Decision::Deny(deny) => unreachable!("{deny}"),
+    }
+}
+
+fn denied(decision: Decision) -> Deny {
+    match decision {
+        Decision::Deny(deny) => deny,
+        Decision::Allow(allow) => unreachable!("{allow}"),
+    }
+}
+
+#[test]
+fn limiters_cross_threads_and_clones_share() {
+    fn shared<T: Clone + Send + Sync + 'static>(_: &T) {}
+    let direct = DirectLimiter::new(Quota::per_hour(2)).unwrap();
+    let keyed = Limiter::new(Quota::per_hour(2)).unwrap();
+    shared(&direct);
+    shared(&keyed);
+    shared(&Clock::std());
+    assert!(direct.clone().check().is_allowed() && direct.clone().check().is_allowed());
+    assert!(direct.check().is_denied());
+    assert!(keyed.clone().check("a").is_allowed() && keyed.clone().check("a").is_allowed());
+    assert!(keyed.check("a").is_denied());
+}
+
+#[test]
+fn keys_are_apart_and_found_in_borrowed_form() {
+    let limiter = Limiter::new(Quota::per_hour(1)).unwrap();
+    assert!(limiter.check("a").is_allowed());
+    assert!(limiter.check(&String::from("a")).is_denied());
+    assert!(limiter.check("b").is_allowed());
+    assert_eq!(limiter.len(), 2);
+
+    let numbers = Limiter::builder().quota(Quota::per_hour(1)).keys::<u64>().build().unwrap();
+    assert!(numbers.check(&7).is_allowed() && numbers.check(&8).is_allowed() && numbers.check(&7).is_denied());
+    let bytes = Limiter::builder().quota(Quota::per_hour(1)).keys::<Vec<u8>>().build().unwrap();
+    assert!(bytes.check(&[1, 2][..]).is_allowed() && bytes.check(&[1, 2][..]).is_denied());
+    let pairs = Limiter::builder().quota(Quota::per_hour(1)).keys::<(IpAddr, Arc<str>)>().build().unwrap();
+    assert!(pairs.check(&(IpAddr::from([0; 4]), Arc::from("x"))).is_allowed());
+}
+
+#[test]
+fn any_hasher_serves() {
+    let sip = Limiter::builder().quota(Quota::per_hour(1)).hasher(std::hash::RandomState::new()).build().unwrap();
+    for key in 0..1_000 {
+        assert!(sip.check(&key.to_string()).is_allowed());
+    }
+    assert_eq!(sip.len(), 1_000);
+    assert!((0..1_000).all(|key: u32| sip.check(&key.to_string()).is_denied()));
+}
+
+#[test]
+fn seeds_differ_from_limiter_to_limiter() {
+    use std::hash::BuildHasher;
+    let hashes: HashSet<u64> = (0..100).map(|_| tollgate::RandomState::new().hash_one("key")).collect();
+    assert_eq!(hashes.len(), 100);
+}
+
+#[test]
+fn a_check_that_can_take_nothing_leaves_no_key_behind() {
+    let limiter = Limiter::new(Quota::per_hour(3)).unwrap();
+    assert!(limiter.check_cost("a", 0).is_allowed());
+    assert!(limiter.check_cost("a", 4).is_denied());
+    assert!(limiter.peek("a").is_allowed());
+    assert!(limiter.peek_cost("a", 3).is_allowed());
+    assert!(limiter.peek_cost("a", 4).is_denied());
+    assert!(limiter.is_empty());
+}
+
+#[test]
+fn a_cost_of_zero_and_a_peek_take_nothing() {
+    let limiter = Limiter::new(Quota::per_hour(2)).unwrap();
+    assert!(limiter.check("a").is_allowed());
+    for _ in 0..10 {
+        assert_eq!(limiter.check_cost("a", 0).remaining(), 1);
+        assert_eq!(limiter.peek("a").remaining(), 1);
+    }
+    assert!(limiter.check("a").is_allowed());
+    assert!(limiter.peek("a").is_denied());
+    // A cost of 0 asks for nothing, and is not denied it.
+    assert!(limiter.check_cost("a", 0).is_allowed());
+}
+
+#[test]
+fn a_denial_writes_nothing() {
+    let quota = QuotaTicks::new(Quota::per_second(3).burst(2)).unwrap();
+    let bucket = Bucket::full();
+    assert!(bucket.take(&quota, 2, 1_000).is_ok());
+    let word = bucket.tat();
+    for (cost, now) in [(1, 1_000), (2, 500), (1, 0), (3, 5_000_000_000), (u64::MAX, 0)] {
+        assert_eq!(bucket.take(&quota, cost, now), Err(word));
+        assert_eq!(bucket.peek(&quota, cost, now), Err(word));
+        assert_eq!(bucket.tat(), word);
+    }
+    assert_eq!(bucket.take(&quota, 0, 1_000), Ok(word));
+    assert_eq!(bucket.tat(), word);
+}
+
+/// At `burst == 1`, at `cost == burst`, in between, and after a refund: denied a nanosecond earlier, admitted then.
+#[test]
+fn retry_after_is_the_first_instant_that_admits() {
+    for rate in [1, 3, 7, 1_000, 600_000_000] {
+        for (burst, cost) in [(1, 1), (5, 5), (5, 2), (1_000, 999)] {
+            let limiter = DirectLimiter::new(Quota::per_second(rate).burst(burst)).unwrap();
+            let mut now = Duration::from_secs(7);
+            for turn in 0..20 {
+                let here = Now::since_origin(now).unwrap();
+                match limiter.check_cost_at(cost, here) {
+                    Decision::Allow(allow) if turn % 3 == 0 => limiter.refund_at(allow, here),
+                    Decision::Allow(_) => {}
+                    Decision::Deny(deny) => {
+                        let wait = deny.retry_after().unwrap();
+                        let early = Now::since_origin(now + wait - Duration::from_nanos(1)).unwrap();
+                        assert!(limiter.check_cost_at(cost, early).is_denied(), "{rate}/s, {cost} of {burst}");
+                        now += wait;
+                        assert!(limiter.peek_cost_at(cost, Now::since_origin(now).unwrap()).is_allowed());
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn the_numbers_of_a_decision_are_those_of_its_instant() {
+    let limiter = Limiter::new(Quota::per_minute(30).burst(16)).unwrap();
+    let first = limiter.check_at("a", Now::ORIGIN);
+    assert_eq!((first.limit(), first.remaining()), (16, 15));
+    assert_eq!((first.reset_after(), first.retry_after()), (Some(Duration::from_secs(2)), Some(Duration::ZERO)));
+    assert_eq!(first.to_string(), "allowed: 15 of 16 left, all of them again in 2s");
+    assert!(limiter.check_cost_at("a", 14, Now::ORIGIN).is_allowed());
+
+    let deny = denied(limiter.check_cost_at("a", 2, secs(0.5)));
+    assert_eq!((deny.limit(), deny.remaining()), (16, 1));
+    assert_eq!(deny.retry_after(), Some(Duration::from_millis(1_500)));
+    assert_eq!(deny.reset_after(), Some(Duration::from_millis(29_500)));
+    assert_eq!(deny.to_string(), "denied: 1 of 16 left, retry in 1.5s");
+    assert_eq!(limiter.peek_at("nobody", Now::ORIGIN).to_string(), "allowed: 16 of 16 left");
+}
+
+#[test]
+fn a_refund_gives_back_its_own_take_and_no_more() {
+    let limiter = Limiter::new(Quota::per_second(1).burst(10)).unwrap();
+    let three = allowed(limiter.check_cost_at("a", 3, Now::ORIGIN));
+    let seven = allowed(limiter.check_cost_at("a", 7, Now::ORIGIN));
+    limiter.refund_at("a", three, Now::ORIGIN);
+    assert_eq!(limiter.peek_at("a", Now::ORIGIN).remaining(), 3);
+    // Five of the seven have come back by themselves, and with the three the bucket is two short of full.
+    assert_eq!(limiter.peek_at("a", secs(5.0)).remaining(), 8);
+    limiter.refund_at("a", seven, secs(5.0));
+    assert_eq!(limiter.peek_at("a", secs(5.0)).remaining(), 10);
+}
+
+/// Without that, ten old refunds would open a drained bucket once more.
+#[test]
+fn a_refund_that_comes_too_late_is_worth_nothing() {
+    let limiter = Limiter::new(Quota::per_second(1).burst(10)).unwrap();
+    let old = allowed(limiter.check_cost_at("a", 10, Now::ORIGIN));
+    assert!(limiter.check_cost_at("a", 10, secs(100.0)).is_allowed());
+    limiter.refund_at("a", old, secs(100.0));
+    assert!(limiter.check_at("a", secs(100.0)).is_denied());
+}
+
+#[test]
+fn a_refund_of_what_was_not_taken_here_is_worth_nothing() {
+    let limiter = Limiter::new(Quota::per_hour(2)).unwrap();
+    let other = Limiter::new(Quota::per_hour(2)).unwrap();
+    let drain = |key| {
+        assert!(limiter.check_cost_at(key, 2, Now::ORIGIN).is_allowed());
+        limiter.peek_at(key, Now::ORIGIN)
+    };
+    let before_reset = allowed(limiter.check_at("reset", Now::ORIGIN));
+    let peeked = allowed(limiter.peek_at("peeked", Now::ORIGIN));
+    let of_b = allowed(limiter.check_at("b", Now::ORIGIN));
+    let of_other = allowed(other.check_at("other", Now::ORIGIN));
+    assert!(limiter.reset("reset"));
+
+    for (key, allow) in [("reset", before_reset), ("peeked", peeked), ("a", of_b), ("other", of_other)] {
+        assert!(drain(key).is_denied());
+        limiter.refund_at(key, allow, Now::ORIGIN);
+        assert!(limiter.check_at(key, Now::ORIGIN).is_denied(), "{key}");
+    }
+    // A key that nobody knows is not made by a refund.
+    let keys = limiter.len();
+    limiter.refund_at("unknown", allowed(limiter.check_at("b", Now::ORIGIN)), Now::ORIGIN);
+    assert_eq!(limiter.len(), keys);
+}
+
+#[test]
+fn a_reset_key_is_new() {
+    let limiter = Limiter::new(Quota::per_hour(1)).unwrap();
+    assert!(!limiter.reset("a"));
+    assert!(limiter.check("a").is_allowed() && limiter.check("b").is_allowed());
+    assert!(limiter.reset("a"));
+    assert_eq!(limiter.len(), 1);
+    assert!(limiter.check("a").is_allowed());
+    assert!(limiter.check("b").is_denied());
+}
+
+#[test]
+fn entries_show_every_key_as_a_peek_would() {
+    let limiter = Limiter::new(Quota::per_hour(3)).unwrap();
+    for key in 0..500_u64 {
+        assert!(limiter.check_cost(&key.to_string(), key % 3 + 1).is_allowed());
+    }
+    let mut entries: Vec<(u64, u64)> =
+        limiter.entries().map(|(key, decision)| (key.parse().unwrap(), decision.remaining())).collect();
+    entries.sort_unstable();
+    assert_eq!(entries, (0..500).map(|key| (key, 2 - key % 3)).collect::<Vec<_>>());
+    // Nothing is held while the caller looks: it may use the limiter.
+    assert!(limiter.entries().all(|(key, _)| limiter.reset(&key)));
+    assert!(limiter.is_empty());
+}
+
+#[test]
+fn builders_say_what_is_wrong() {
+    assert_eq!(Limiter::builder().build().unwrap_err(), BuildError::NoQuota);
+    for shards in [0, 1, 3, 100, 1 << 17] {
+        let error = Limiter::builder().quota(Quota::per_second(1)).shards(shards).build().unwrap_err();
+        assert_eq!(error, BuildError::BadShards { shards });
+        assert!(error.to_string().contains("power of two"), "{error}");
+    }
+    for shards in [2, 65_536] {
+        assert!(Limiter::builder().quota(Quota::per_second(1)).shards(shards).build().is_ok());
+    }
+    let zero = Quota::new(5, Duration::ZERO);
+    assert_eq!(
+        Limiter::new(zero).unwrap_err().to_string(),
+        "quota `5 per 0ns, burst 5`: the period is 0: give at least 1 ns"
+    );
+}
+
+#[test]
+fn clocks_run_forwards() {
+    for clock in [Clock::precise(), Clock::std(), Clock::default()] {
+        let first = clock.now();
+        let copy = clock.clone();
+        // A clock has to be seen moving: no virtual time here.
+        while clock.now() <= first {}
+        assert!(copy.now() > first);
+        assert!(clock.now() < secs(3_600.0));
+    }
+    assert!(Clock::precise().drift_ppm().is_some());
+    assert!(Clock::std().drift_ppm().is_none());
+}

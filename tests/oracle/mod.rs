@@ -1,0 +1,157 @@
+//! A naive judge of one key's limiter: a list of admissions and a scan of all windows, in 128-bit arithmetic.
+//!
+//! It shares no formula with the library. It is told what was admitted when, and counts.
+
+use std::time::Duration;
+
+use tollgate::{Decision, DirectLimiter, Limiter, Now, Quota};
+
+/// One thing to do to a limiter in virtual time.
+#[derive(Clone, Debug)]
+pub(crate) enum Step {
+    /// Move the clock on by so many nanoseconds.
+    Forward(u64),
+    /// Move the clock back by so many nanoseconds, to the origin at most.
+    Back(u64),
+    /// Move the clock on to where the last denial said that the request would pass.
+    ToRetry,
+    /// Take so many units.
+    Take(u64),
+    /// Give back one of the takes since the clock last went backwards, if there is one.
+    Refund(usize),
+}
+
+/// An admission that was not given back.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Admission {
+    at: u64,
+    cost: u64,
+}
+
+/// The latest instant that a script moves to: about nine years less the longest fill time.
+const END: u64 = 150_000_000 * 1_000_000_000;
+
+/// Plays `steps` on a limiter of `quota` and judges every answer. Returns what stayed admitted, or nothing if the
+/// quota is refused.
+pub(crate) fn play(quota: Quota, steps: &[Step]) -> Vec<Admission> {
+    let Ok(direct) = DirectLimiter::new(quota) else { return Vec::new() };
+    let keyed = Limiter::new(quota).expect("what one limiter takes, the other takes");
+
+    let mut now = 0_u64;
+    let mut retry_at = None;
+    let mut went_back = false;
+    let mut admitted: Vec<Admission> = Vec::new();
+    // Index into `admitted`, and the two allows of it.
+    let mut refundable = Vec::new();
+    let mut refunded = Vec::new();
+
+    for step in steps {
+        match *step {
+            Step::Forward(nanos) => now = now.saturating_add(nanos).min(END),
+            Step::Back(nanos) => {
+                now = now.saturating_sub(nanos);
+                went_back = true;
+                refundable.clear();
+            }
+            Step::ToRetry => now = retry_at.take().unwrap_or(now).clamp(now, END),
+            Step::Take(cost) => {
+                let peeked = keyed.peek_cost_at("key", cost, instant(now));
+                let decision = direct.check_cost_at(cost, instant(now));
+                let again = keyed.check_cost_at("key", cost, instant(now));
+                assert_eq!(decision.to_string(), again.to_string(), "two doors to the same bucket");
+                assert_eq!(decision.is_allowed(), peeked.is_allowed(), "a peek says what a check will");
+                assert!(decision.remaining() <= quota.limit(), "{decision} of {quota}");
+                match (decision, again) {
+                    (Decision::Allow(one), Decision::Allow(other)) => {
+                        if cost > 0 {
+                            refundable.push((admitted.len(), one, other));
+                            admitted.push(Admission { at: now, cost });
+                        }
+                    }
+                    (Decision::Deny(deny), Decision::Deny(_)) => {
+                        if let Some(wait) = deny.retry_after() {
+                            retry_at = Some(assert_retry_after(&direct, cost, now, wait));
+                        }
+                        if !went_back && refunded.is_empty() {
+                            assert_denial_was_due(quota, &admitted, cost, now);
+                        }
+                    }
+                    _ => unreachable!("compared above"),
+                }
+            }
+            Step::Refund(which) => {
+                if !refundable.is_empty() {
+                    let (index, one, other) = refundable.swap_remove(which % refundable.len());
+                    direct.refund_at(one, instant(now));
+                    keyed.refund_at("key", other, instant(now));
+                    refunded.push(index);
+                }
+            }
+        }
+    }
+
+    let mut index = 0;
+    admitted.retain(|_| {
+        index += 1;
+        !refunded.contains(&(index - 1))
+    });
+    assert_bound(quota, &admitted);
+    admitted
+}
+
+/// In no window of length t were more than `burst + rate * t / period` units admitted.
+pub(crate) fn assert_bound(quota: Quota, admissions: &[Admission]) {
+    let mut admissions = admissions.to_vec();
+    admissions.sort_by_key(|admission| admission.at);
+    let period = quota.period().as_nanos();
+    for (first, from) in admissions.iter().enumerate() {
+        let mut units = 0_u128;
+        for to in &admissions[first..] {
+            units += u128::from(to.cost);
+            let length = u128::from(to.at - from.at);
+            assert!(
+                units * period <= u128::from(quota.limit()) * period + u128::from(quota.rate()) * length,
+                "{units} units in the {length} ns from {} of {quota}",
+                from.at
+            );
+        }
+    }
+}
+
+/// A denial of `cost` at `now` was due: there is a window up to `now` in which the cost, on top of what was admitted,
+/// would have been too much, if each decision may be charged 1/8 ns or 10 ppm more than its cost.
+fn assert_denial_was_due(quota: Quota, admitted: &[Admission], cost: u64, now: u64) {
+    if cost > quota.limit() {
+        return;
+    }
+    // Everything in eighths of a nanosecond, times the rate.
+    let period = quota.period().as_nanos() * 8;
+    let rate = u128::from(quota.rate());
+    let mut needed = u128::from(cost) * period + rate;
+    for admission in admitted.iter().rev() {
+        let exact = u128::from(admission.cost) * period;
+        needed += exact + (exact / 100_000).max(rate);
+        let length = u128::from(now - admission.at) * 8;
+        if needed > u128::from(quota.limit()) * period + rate * length {
+            return;
+        }
+    }
+    panic!("{cost} units at {now} ns were denied without need by {quota}, after {admitted:?}");
+}
+
+/// Denied at every earlier instant, admitted exactly then. Peeks, so that nothing is taken. Returns the instant.
+fn assert_retry_after(limiter: &DirectLimiter, cost: u64, now: u64, wait: Duration) -> u64 {
+    let wait = u64::try_from(wait.as_nanos()).expect("a wait is a fill time at most");
+    assert!(wait > 0, "a denial that need not wait");
+    for part in [wait / 3, wait / 2, wait - 1] {
+        let decision = limiter.peek_cost_at(cost, instant(now + part));
+        assert!(decision.is_denied(), "{cost} units passed {part} ns into a wait of {wait}: {decision}");
+    }
+    let decision = limiter.peek_cost_at(cost, instant(now + wait));
+    assert!(decision.is_allowed(), "{cost} units did not pass after a wait of {wait} ns: {decision}");
+    now + wait
+}
+
+fn instant(nanos: u64) -> Now {
+    Now::since_origin(Duration::from_nanos(nanos)).expect("scripts end before the last instant")
+}
