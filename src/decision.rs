@@ -77,6 +77,12 @@ impl Decision {
         self.seen().reset_after()
     }
 
+    /// The wait until the key can take one unit more.
+    #[cfg(feature = "http")]
+    pub(crate) const fn next_after(&self) -> Option<Duration> {
+        self.seen().wait_for(1)
+    }
+
     const fn seen(&self) -> &Seen {
         match self {
             Self::Allow(allow) => &allow.seen,
@@ -122,12 +128,6 @@ impl Allow {
     /// if it has it now, `None` for never (a rate of 0).
     pub const fn reset_after(&self) -> Option<Duration> {
         self.seen.reset_after()
-    }
-
-    /// See [`QuotaTicks::fill_time`].
-    #[cfg(feature = "http")]
-    pub(crate) const fn window(&self) -> Option<Duration> {
-        self.seen.quota.fill_time()
     }
 }
 
@@ -178,10 +178,7 @@ impl Deny {
     pub const fn retry_after(&self) -> Option<Duration> {
         match self.reason() {
             Reason::CostExceedsBurst | Reason::NeverRefills => None,
-            Reason::TooSoon => {
-                let ahead = self.seen.ahead();
-                Some(to_duration(ahead - self.seen.quota.room(self.cost)))
-            }
+            Reason::TooSoon => self.seen.wait_for(self.cost),
         }
     }
 
@@ -189,12 +186,6 @@ impl Deny {
     /// for never (a rate of 0).
     pub const fn reset_after(&self) -> Option<Duration> {
         self.seen.reset_after()
-    }
-
-    /// See [`QuotaTicks::fill_time`].
-    #[cfg(feature = "http")]
-    pub(crate) const fn window(&self) -> Option<Duration> {
-        self.seen.quota.fill_time()
     }
 }
 
@@ -245,6 +236,15 @@ impl Seen {
 
     const fn remaining(&self) -> u64 {
         self.quota.remaining(self.ahead())
+    }
+
+    /// The wait until `cost` units, at most the burst, are admitted; `None` for never.
+    const fn wait_for(&self, cost: u64) -> Option<Duration> {
+        match self.ahead().saturating_sub(self.quota.room(cost)) {
+            0 => Some(Duration::ZERO),
+            _ if self.quota.never_refills() => None,
+            wait => Some(to_duration(wait)),
+        }
     }
 
     const fn reset_after(&self) -> Option<Duration> {

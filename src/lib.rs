@@ -47,6 +47,9 @@
 //! - `http`: a tower layer for servers of `http` 1 (axum, tonic, hyper), see the module `http`.
 //! - `test-util`: `TestClock`, to test your own code without waiting.
 
+#[cfg(feature = "http")]
+pub mod http;
+
 mod bucket;
 mod builder;
 mod clock;

@@ -65,6 +65,11 @@ impl<K: Eq + Hash, S: BuildHasher + Clone> Limiter<K, S> {
         Self { inner: Arc::new(Inner { store: Sharded::new(hasher, shards), quota, clock }) }
     }
 
+    #[cfg(feature = "http")]
+    pub(crate) fn quota(&self) -> &QuotaTicks {
+        &self.inner.quota
+    }
+
     /// Takes one unit of `key` now.
     #[inline]
     pub fn check<Q>(&self, key: &Q) -> Decision

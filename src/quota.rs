@@ -4,7 +4,9 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::error::BuildError;
-use crate::ticks::{MAX_FILL, MAX_NOW, Now, from_duration, to_duration};
+#[cfg(feature = "http")]
+use crate::ticks::to_duration;
+use crate::ticks::{MAX_FILL, MAX_NOW, Now, from_duration};
 
 /// A rate and a burst: what a key is granted.
 ///
@@ -38,6 +40,7 @@ use crate::ticks::{MAX_FILL, MAX_NOW, Now, from_duration, to_duration};
 ///
 /// const LOGINS: Quota = Quota::per_minute(5).burst(3);
 /// assert_eq!((LOGINS.rate(), LOGINS.period(), LOGINS.limit()), (5, Duration::from_secs(60), 3));
+/// assert_eq!(LOGINS.to_string(), "5/min, burst 3");
 /// assert_eq!(Quota::new(40_000, Duration::from_secs(15 * 60)).to_string(), "40000 per 900s, burst 40000");
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -97,7 +100,14 @@ impl Quota {
 
 impl fmt::Display for Quota {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} per {:?}, burst {}", self.rate, self.period, self.burst)
+        let unit = match (self.period.as_secs(), self.period.subsec_nanos()) {
+            (1, 0) => "s",
+            (60, 0) => "min",
+            (3_600, 0) => "h",
+            (86_400, 0) => "day",
+            _ => return write!(f, "{} per {:?}, burst {}", self.rate, self.period, self.burst),
+        };
+        write!(f, "{}/{unit}, burst {}", self.rate, self.burst)
     }
 }
 
@@ -219,6 +229,7 @@ impl QuotaTicks {
     }
 
     /// The time an empty bucket takes to fill, rounded up to the nanosecond; `None` if it never does.
+    #[cfg(feature = "http")]
     pub(crate) const fn fill_time(&self) -> Option<Duration> {
         if self.never_refills() { None } else { Some(to_duration(self.charge(self.burst))) }
     }

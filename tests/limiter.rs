@@ -169,6 +169,17 @@ fn a_refund_gives_back_its_own_take_and_no_more() {
     assert_eq!(limiter.peek_at("a", secs(5.0)).remaining(), 10);
 }
 
+#[test]
+fn a_refund_stops_where_the_bucket_is_full() {
+    let quota = QuotaTicks::new(Quota::per_second(1)).unwrap();
+    let bucket = Bucket::full();
+    let tat = bucket.take(&quota, 1, 1_000).unwrap();
+    bucket.refund(u64::MAX, u64::MAX, 900);
+    assert_eq!(bucket.tat(), 900);
+    bucket.refund(u64::MAX, tat, 1_000);
+    assert_eq!(bucket.tat(), 900);
+}
+
 /// Without that, ten old refunds would open a drained bucket once more.
 #[test]
 fn a_refund_that_comes_too_late_is_worth_nothing() {
@@ -188,7 +199,9 @@ fn a_refund_of_what_was_not_taken_here_is_worth_nothing() {
         limiter.peek_at(key, Now::ORIGIN)
     };
     let before_reset = allowed(limiter.check_at("reset", Now::ORIGIN));
+    let known = allowed(limiter.check_at("peeked", Now::ORIGIN));
     let peeked = allowed(limiter.peek_at("peeked", Now::ORIGIN));
+    limiter.refund_at("peeked", known, Now::ORIGIN);
     let of_b = allowed(limiter.check_at("b", Now::ORIGIN));
     let of_other = allowed(other.check_at("other", Now::ORIGIN));
     assert!(limiter.reset("reset"));

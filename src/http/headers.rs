@@ -1,0 +1,113 @@
+//! The fields that tell a client about its quota, as draft-ietf-httpapi-ratelimit-headers-11 spells them.
+
+use std::time::Duration;
+
+use http::header::{HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
+
+use crate::decision::Decision;
+use crate::quota::QuotaTicks;
+
+const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
+const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+
+/// The largest integer of a structured field (RFC 9651, 3.3.1).
+const MAX_INTEGER: u64 = 999_999_999_999_999;
+
+/// `name` as a string of structured fields (RFC 9651, 3.3.3), which is one of JSON too; `None` if it has characters
+/// that the former can't hold.
+pub(super) fn quoted(name: &str) -> Option<String> {
+    name.bytes().all(|byte| matches!(byte, b' '..=b'~')).then(|| {
+        let escaped = name.replace('\\', r"\\").replace('"', r#"\""#);
+        format!("\"{escaped}\"")
+    })
+}
+
+/// The value of `RateLimit-Policy`.
+pub(super) fn policy(quoted_name: &str, quota: &QuotaTicks) -> String {
+    let q = quota.burst().min(MAX_INTEGER);
+    match quota.fill_time() {
+        Some(window) => format!("{quoted_name};q={q};w={}", seconds(window)),
+        None => format!("{quoted_name};q={q}"),
+    }
+}
+
+/// The fields of one decision.
+#[derive(Debug)]
+pub(super) struct Fields {
+    limit: Option<HeaderValue>,
+    policy: HeaderValue,
+    retry_after: Option<u64>,
+}
+
+impl Fields {
+    pub(super) fn new(quoted_name: &str, policy: &HeaderValue, decision: &Decision) -> Self {
+        let r = decision.remaining().min(MAX_INTEGER);
+        let retry_after = if decision.is_denied() { decision.retry_after().map(seconds) } else { None };
+        // In `t` seconds the client can use `r` units for sure: a shorter time would advertise a rate above the quota.
+        // Where nothing is left that is no help, and `t` is the wait until something is: after a denial the same
+        // number as Retry-After, since two numbers would invite a choice.
+        let t = match decision {
+            Decision::Deny(_) => retry_after,
+            Decision::Allow(_) if r == 0 => decision.next_after().map(seconds),
+            Decision::Allow(allow) => allow.reset_after().map(seconds),
+        };
+        let limit = match t {
+            Some(t) => format!("{quoted_name};r={r};t={t}"),
+            None => format!("{quoted_name};r={r}"),
+        };
+        Self { limit: HeaderValue::try_from(limit).ok(), policy: policy.clone(), retry_after }
+    }
+
+    /// Adds the fields to those of other layers: both are lists, and may come in several lines.
+    pub(super) fn append_to(self, headers: &mut HeaderMap) {
+        headers.append(RATELIMIT_POLICY, self.policy);
+        if let Some(limit) = self.limit {
+            headers.append(RATELIMIT, limit);
+        }
+        if let Some(seconds) = self.retry_after {
+            headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
+        }
+    }
+}
+
+/// Whole seconds, rounded up and at least 1: a client told 0 comes back at once, and `w` may not be 0.
+pub(super) fn seconds(wait: Duration) -> u64 {
+    let up = wait.as_secs().saturating_add(u64::from(wait.subsec_nanos() > 0));
+    up.clamp(1, MAX_INTEGER)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Quota;
+
+    fn policy_of(quota: Quota) -> String {
+        policy("\"default\"", &QuotaTicks::new(quota).unwrap())
+    }
+
+    #[test]
+    fn seconds_round_up_and_are_never_zero() {
+        let cases = [(0, 1), (1, 1), (200, 1), (1_000, 1), (1_001, 2), (1_200, 2), (59_999, 60)];
+        for (millis, expected) in cases {
+            assert_eq!(seconds(Duration::from_millis(millis)), expected, "{millis} ms");
+        }
+        assert_eq!(seconds(Duration::MAX), MAX_INTEGER);
+    }
+
+    #[test]
+    fn policies_state_burst_and_fill_time() {
+        assert_eq!(policy_of(Quota::per_minute(10)), r#""default";q=10;w=60"#);
+        assert_eq!(policy_of(Quota::per_minute(30).burst(16)), r#""default";q=16;w=32"#);
+        assert_eq!(policy_of(Quota::per_second(100).burst(20)), r#""default";q=20;w=1"#);
+        assert_eq!(policy_of(Quota::per_second(0).burst(7)), r#""default";q=7"#);
+        assert_eq!(policy_of(Quota::per_second(u64::MAX)), r#""default";q=999999999999999;w=1"#);
+    }
+
+    #[test]
+    fn names_are_quoted_or_refused() {
+        assert_eq!(quoted("free tier").as_deref(), Some(r#""free tier""#));
+        assert_eq!(quoted(r#"a"b\c"#).as_deref(), Some(r#""a\"b\\c""#));
+        assert_eq!(quoted("größer"), None);
+        assert_eq!(quoted("a\r\nset-cookie: x"), None);
+    }
+}

@@ -1,0 +1,162 @@
+//! The service: one decision a request, then the inner service or a refusal.
+
+use std::fmt;
+use std::future::Future;
+use std::hash::{BuildHasher, Hash};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use http::header::{CONTENT_TYPE, HeaderValue};
+use http::{Request, Response, StatusCode};
+use pin_project_lite::pin_project;
+use tower_service::Service;
+
+use super::body::ResponseBody;
+use super::headers::{Fields, seconds};
+use super::identity::{KeyError, KeyExtractor};
+use super::layer::Shared;
+use crate::decision::{Decision, Deny};
+use crate::hasher::RandomState;
+
+/// A service behind a limiter. Clones share the limiter.
+pub struct RateLimitService<Svc, E, K = String, S = RandomState> {
+    inner: Svc,
+    shared: Arc<Shared<E, K, S>>,
+}
+
+impl<Svc, E, K, S> RateLimitService<Svc, E, K, S> {
+    pub(super) const fn new(inner: Svc, shared: Arc<Shared<E, K, S>>) -> Self {
+        Self { inner, shared }
+    }
+}
+
+impl<Svc, E, K, S, ReqB, ResB> Service<Request<ReqB>> for RateLimitService<Svc, E, K, S>
+where
+    Svc: Service<Request<ReqB>, Response = Response<ResB>>,
+    E: KeyExtractor<ReqB, Key: ToOwned<Owned = K>>,
+    K: Eq + Hash + std::borrow::Borrow<E::Key>,
+    S: BuildHasher + Clone,
+{
+    type Response = Response<ResponseBody<ResB>>;
+    type Error = Svc::Error;
+    type Future = ResponseFuture<Svc::Future, ResB>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: Request<ReqB>) -> Self::Future {
+        let Shared { limiter, extractor, name, policy } = &*self.shared;
+        let decision = match extractor.extract(&request) {
+            Ok(Some(key)) => limiter.check(&*key),
+            // This limit does not apply.
+            Ok(None) => return ResponseFuture::inner(self.inner.call(request), None),
+            Err(error) => return ResponseFuture::refusal(keyless(&error)),
+        };
+        let fields = Fields::new(name, policy, &decision);
+        match decision {
+            Decision::Allow(_) => ResponseFuture::inner(self.inner.call(request), Some(fields)),
+            Decision::Deny(deny) => {
+                let mut response = denial(name, &deny);
+                fields.append_to(response.headers_mut());
+                ResponseFuture::refusal(response)
+            }
+        }
+    }
+}
+
+impl<Svc: Clone, E, K, S> Clone for RateLimitService<Svc, E, K, S> {
+    fn clone(&self) -> Self {
+        Self { inner: self.inner.clone(), shared: Arc::clone(&self.shared) }
+    }
+}
+
+impl<Svc: fmt::Debug, E, K, S> fmt::Debug for RateLimitService<Svc, E, K, S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RateLimitService").field("inner", &self.inner).finish_non_exhaustive()
+    }
+}
+
+/// 429 with the problem type that the draft registers (section 5.1), as RFC 9457 writes it.
+fn denial<B>(quoted_name: &str, deny: &Deny) -> Response<ResponseBody<B>> {
+    let detail = match deny.retry_after().map(seconds) {
+        Some(wait) => format!("retry in {wait} s"),
+        None => String::from("this request can never be admitted"),
+    };
+    let problem = format!(
+        concat!(
+            r#"{{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","#,
+            r#""title":"Too Many Requests","status":429,"detail":"{}","violated-policies":[{}]}}"#
+        ),
+        detail, quoted_name
+    );
+    refusal(StatusCode::TOO_MANY_REQUESTS, "application/problem+json", problem)
+}
+
+fn keyless<B>(error: &KeyError) -> Response<ResponseBody<B>> {
+    refusal(error.status(), "text/plain; charset=utf-8", error.to_string())
+}
+
+fn refusal<B>(status: StatusCode, content_type: &'static str, text: String) -> Response<ResponseBody<B>> {
+    let mut response = Response::new(ResponseBody::text(text));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    response
+}
+
+pin_project! {
+    /// The inner service's response with the fields of the decision, or a refusal, which is ready at once.
+    pub struct ResponseFuture<F, B> {
+        #[pin]
+        state: State<F, B>,
+    }
+}
+
+pin_project! {
+    #[project = StateProject]
+    enum State<F, B> {
+        Inner { #[pin] future: F, fields: Option<Fields> },
+        Refusal { response: Option<Response<ResponseBody<B>>> },
+    }
+}
+
+impl<F, B> ResponseFuture<F, B> {
+    const fn inner(future: F, fields: Option<Fields>) -> Self {
+        Self { state: State::Inner { future, fields } }
+    }
+
+    const fn refusal(response: Response<ResponseBody<B>>) -> Self {
+        Self { state: State::Refusal { response: Some(response) } }
+    }
+}
+
+impl<F, B, E> Future for ResponseFuture<F, B>
+where
+    F: Future<Output = Result<Response<B>, E>>,
+{
+    type Output = Result<Response<ResponseBody<B>>, E>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        match self.project().state.project() {
+            StateProject::Inner { future, fields } => {
+                let mut response = ready!(future.poll(cx))?.map(ResponseBody::inner);
+                if let Some(fields) = fields.take() {
+                    fields.append_to(response.headers_mut());
+                }
+                Poll::Ready(Ok(response))
+            }
+            StateProject::Refusal { response } => match response.take() {
+                Some(response) => Poll::Ready(Ok(response)),
+                // A future that is polled after it was ready may do anything but misbehave: this one never ends.
+                None => Poll::Pending,
+            },
+        }
+    }
+}
+
+impl<F, B> fmt::Debug for ResponseFuture<F, B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ResponseFuture").finish_non_exhaustive()
+    }
+}
