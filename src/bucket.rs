@@ -50,18 +50,10 @@ impl Bucket {
         after(quota, cost, now, tat).map(|_| tat)
     }
 
-    /// Gives back what a take charged: `charged` ticks by a take that left `tat` at `left_at`.
-    ///
-    /// It is worth no more than `left_at - now`: later, its units have come back by themselves. And it never moves
-    /// `tat` below `now`, where the bucket is full.
-    pub fn refund(&self, charged: u64, left_at: u64, now: u64) {
-        let worth = charged.min(left_at.saturating_sub(now));
-        if worth == 0 {
-            return;
-        }
+    /// Gives back `worth` ticks, or fewer if the bucket is full before: `tat` is never moved below `now`.
+    pub fn refund(&self, worth: u64, now: u64) {
         let mut tat = self.tat();
-        // A bucket that is full by now gains nothing.
-        while tat > now {
+        while worth > 0 && tat > now {
             let next = tat.saturating_sub(worth).max(now);
             match self.0.compare_exchange_weak(tat, next, RELAXED, RELAXED) {
                 Ok(_) => return,

@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::quota::QuotaTicks;
+use crate::stamp;
 use crate::ticks::to_duration;
 
 /// The answer to a check: the request may go on, or not now, or not ever.
@@ -109,8 +110,8 @@ pub struct Allow {
     pub(crate) seen: Seen,
     /// The units that were taken: 0 for a peek.
     pub(crate) taken: u64,
-    /// The life of the state that they were taken from.
-    pub(crate) life: u64,
+    /// The stamp of the state that they were taken from, as it was before.
+    pub(crate) stamp: stamp::Seen,
 }
 
 impl Allow {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::clock::Clock;
 use crate::decision::{Allow, Decision};
 use crate::error::BuildError;
+use crate::hasher::random;
 use crate::quota::{Quota, QuotaTicks};
 use crate::store::KeyState;
 use crate::ticks::Now;
@@ -54,7 +55,7 @@ impl DirectLimiter {
     /// [`BuildError`] for a quota that makes no sense, see [`Quota`].
     pub fn with_clock(quota: Quota, clock: Clock) -> Result<Self, BuildError> {
         let quota = QuotaTicks::new(quota)?;
-        Ok(Self { inner: Arc::new(Inner { state: KeyState::alone(), quota, clock }) })
+        Ok(Self { inner: Arc::new(Inner { state: KeyState::new(random()), quota, clock }) })
     }
 
     /// Takes one unit now.

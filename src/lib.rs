@@ -34,6 +34,7 @@
 //! | `builder.rs` | options into a limiter, or a [`BuildError`] |
 //! | `store/` | where the state of keys lives: `sharded.rs` is the map of many shards |
 //! | `bucket.rs` | one 64-bit word and the compare-and-swap that changes it |
+//! | `stamp.rs` | what a refund may still be worth |
 //! | `quota.rs` | rate and burst, and the exact arithmetic of both in ticks |
 //! | `decision.rs` | the answer and its numbers, worked out when asked for |
 //! | `clock.rs`, `ticks.rs` | where time comes from, and how it is counted |
@@ -59,6 +60,7 @@ mod error;
 mod hasher;
 mod limiter;
 mod quota;
+mod stamp;
 mod store;
 mod sync;
 mod ticks;
@@ -83,4 +85,5 @@ pub use crate::{
 pub mod internal {
     pub use crate::bucket::Bucket;
     pub use crate::quota::QuotaTicks;
+    pub use crate::store::KeyState;
 }

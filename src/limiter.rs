@@ -157,15 +157,17 @@ impl<K: Eq + Hash, S: BuildHasher + Clone> Limiter<K, S> {
         let Inner { store, quota, .. } = &*self.inner;
         match store.visit(key, |state| state.peek(quota, cost, now)) {
             Some(decision) => decision,
-            None => KeyState::fresh(0).peek(quota, cost, now),
+            None => KeyState::new(0).peek(quota, cost, now),
         }
     }
 
     /// Gives back what `allow` took of `key`, now: the request was not served after all.
     ///
-    /// A refund makes up for its own take and no more. It never lifts a bucket above its burst, and it is worth at
-    /// most what of the take has not come back by itself: units that were refilled since are not given twice. An allow
-    /// of another key, of another limiter, of a key that was reset since, or of a peek gives back nothing.
+    /// A refund makes up for its own take and no more: in any window of length *t*, what was admitted and not given
+    /// back is at most `burst + rate × t`. It never lifts a bucket above its burst, and it is worth at most what of the
+    /// take has not come back by itself: units that were refilled since are not given twice. Where that can't be told
+    /// (other units of the key were given back in between, or at that very moment), it is worth less rather than more.
+    /// An allow of another key, of another limiter, of a key that was reset since, or of a peek gives back nothing.
     ///
     /// ```
     /// use tollgate::{Decision, Limiter, Quota};

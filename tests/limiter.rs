@@ -173,10 +173,10 @@ fn a_refund_gives_back_its_own_take_and_no_more() {
 fn a_refund_stops_where_the_bucket_is_full() {
     let quota = QuotaTicks::new(Quota::per_second(1)).unwrap();
     let bucket = Bucket::full();
-    let tat = bucket.take(&quota, 1, 1_000).unwrap();
-    bucket.refund(u64::MAX, u64::MAX, 900);
+    assert!(bucket.take(&quota, 1, 1_000).is_ok());
+    bucket.refund(u64::MAX, 900);
     assert_eq!(bucket.tat(), 900);
-    bucket.refund(u64::MAX, tat, 1_000);
+    bucket.refund(u64::MAX, 1_000);
     assert_eq!(bucket.tat(), 900);
 }
 
@@ -188,6 +188,50 @@ fn a_refund_that_comes_too_late_is_worth_nothing() {
     assert!(limiter.check_cost_at("a", 10, secs(100.0)).is_allowed());
     limiter.refund_at("a", old, secs(100.0));
     assert!(limiter.check_at("a", secs(100.0)).is_denied());
+}
+
+/// The bucket was in debt all the while, so that nothing of the take has come back.
+#[test]
+fn a_refund_after_a_refund_is_worth_what_it_was() {
+    let limiter = Limiter::new(Quota::per_second(1).burst(10)).unwrap();
+    let first = allowed(limiter.check_at("a", Now::ORIGIN));
+    limiter.refund_at("a", first, Now::ORIGIN);
+    assert!(limiter.check_cost_at("a", 9, Now::ORIGIN).is_allowed());
+    let last = allowed(limiter.check_at("a", Now::ORIGIN));
+    assert_eq!(limiter.peek_at("a", secs(5.0)).remaining(), 5);
+    limiter.refund_at("a", last, secs(5.0));
+    assert_eq!(limiter.peek_at("a", secs(5.0)).remaining(), 6);
+}
+
+/// Refunds of other takes made room long ago, and the bucket was full since.
+#[test]
+fn a_refund_knows_of_the_refunds_before_it() {
+    let limiter = Limiter::new(Quota::per_second(1).burst(8)).unwrap();
+    let four: Vec<_> = (0..4).map(|_| allowed(limiter.check_at("a", Now::ORIGIN))).collect();
+    for (turn, allow) in four.into_iter().enumerate() {
+        if turn == 3 {
+            assert_eq!(limiter.peek_at("a", secs(2.0)).remaining(), 8);
+            assert!(limiter.check_cost_at("a", 8, secs(2.0)).is_allowed());
+            limiter.refund_at("a", allow, secs(2.0));
+            assert!(limiter.check_at("a", secs(2.0)).is_denied());
+        } else {
+            limiter.refund_at("a", allow, Now::ORIGIN);
+        }
+    }
+}
+
+/// Whatever the order, what is given back at once is given back in full.
+#[test]
+fn refunds_at_one_instant_lose_nothing() {
+    for order in [[0, 1, 2, 3], [3, 2, 1, 0], [2, 0, 3, 1]] {
+        let limiter = Limiter::new(Quota::per_second(3_000).burst(1 << 35)).unwrap();
+        let mut takes: Vec<_> =
+            [1, 1 << 34, 5, 1 << 20].map(|cost| Some(allowed(limiter.check_cost_at("a", cost, secs(9.0))))).into();
+        for which in order {
+            limiter.refund_at("a", takes[which].take().unwrap(), secs(9.0));
+        }
+        assert_eq!(limiter.peek_at("a", secs(9.0)).remaining(), 1 << 35);
+    }
 }
 
 #[test]
