@@ -15,7 +15,7 @@ pub use test_clock::TestClock;
 /// |---|---|---|
 /// | [`precise`](Clock::precise), the default | one TSC read, 15 to 20 ns on a virtual machine | almost everybody |
 /// | [`std`](Clock::std) | one `Instant::now`, about twice that | hosts whose TSC can't be trusted |
-/// | [`TestClock`](crate::TestClock) (feature `test-util`) | one load | tests |
+/// | `TestClock` (feature `test-util`) | one load | tests |
 ///
 /// After nine years ([`Now::MAX`]) a clock stands still, and nothing refills any more.
 ///

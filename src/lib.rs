@@ -87,3 +87,8 @@ pub mod internal {
     pub use crate::quota::QuotaTicks;
     pub use crate::store::KeyState;
 }
+
+/// The README's example has to compile.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

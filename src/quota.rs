@@ -137,7 +137,7 @@ const MAX_UNITS: u64 = 1 << 60;
 /// may come from two units taken at 0 (a third at 2 would exceed 2 + 2 / 2.5) or, rounded up, from one taken at 2 (and
 /// a second is due).
 ///
-/// `den` = 0 marks a quota that never refills: one tick a unit, and time stands still at [`MAX_NOW`].
+/// `den` = 0 marks a quota that never refills: one tick a unit, and time stands still at `MAX_NOW`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct QuotaTicks {
     burst: u64,

@@ -3,6 +3,7 @@
 //! The bucket is the library's own, on loom's atomics. What loom leaves unchecked: it lets a compare-and-swap see the
 //! last value only, and a weak one never fails without cause, so that the orderings need the reason that `bucket.rs`
 //! gives, and the loop needs the tests on real threads.
+#![allow(clippy::expect_used, reason = "a helper that meets the unexpected stops the model")]
 
 use loom_tests::sync::Arc;
 use loom_tests::{model, thread};

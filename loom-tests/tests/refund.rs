@@ -2,6 +2,7 @@
 //!
 //! Loom treats each access as at least as strong as its comment in `stamp.rs` asks for, so that it checks the order of
 //! the steps; the orderings themselves stand on their written reasons.
+#![allow(clippy::expect_used, reason = "a helper that meets the unexpected stops the model")]
 
 use std::time::Duration;
 
