@@ -50,13 +50,18 @@ impl Bucket {
         after(quota, cost, now, tat).map(|_| tat)
     }
 
-    /// Gives back `worth` ticks, or fewer if the bucket is full before: `tat` is never moved below `now`.
-    pub fn refund(&self, worth: u64, now: u64) {
+    /// Lowers `tat` by what `worth` says, and returns by how much; it is never lowered below the instant that `worth`
+    /// says with it, where the bucket is full. `worth` is asked after `tat` was read, and again if that has changed.
+    pub fn lower(&self, worth: impl Fn() -> (u64, u64)) -> u64 {
         let mut tat = self.tat();
-        while worth > 0 && tat > now {
-            let next = tat.saturating_sub(worth).max(now);
-            match self.0.compare_exchange_weak(tat, next, RELAXED, RELAXED) {
-                Ok(_) => return,
+        loop {
+            let (worth, now) = worth();
+            let lowered = worth.min(tat.saturating_sub(now));
+            if lowered == 0 {
+                return 0;
+            }
+            match self.0.compare_exchange_weak(tat, tat - lowered, RELAXED, RELAXED) {
+                Ok(_) => return lowered,
                 Err(changed) => tat = changed,
             }
         }
@@ -78,6 +83,9 @@ impl fmt::Debug for Bucket {
 /// The decision, pure: where `tat` goes when `cost` units are taken at `now`, or `Err` with `tat` if they can't be.
 #[inline]
 fn after(quota: &QuotaTicks, cost: u64, now: u64, tat: u64) -> Result<u64, u64> {
+    if cost == 0 {
+        return Ok(tat);
+    }
     if cost > quota.burst() {
         return Err(tat);
     }
@@ -85,5 +93,5 @@ fn after(quota: &QuotaTicks, cost: u64, now: u64, tat: u64) -> Result<u64, u64> 
     if start - now > quota.room(cost) {
         return Err(tat);
     }
-    if cost == 0 { Ok(tat) } else { Ok(start + quota.charge(cost)) }
+    Ok(start + quota.charge(cost))
 }

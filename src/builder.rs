@@ -47,7 +47,8 @@ impl<K, S> Builder<K, S> {
     }
 
     /// The type of the keys, `String` by default: any that can be hashed and compared. Look-ups take a borrowed form
-    /// whose `to_owned` it is, as `str` for `String`, or the type itself by reference if it is `Clone`.
+    /// whose `to_owned` it is (`str` for `String`, `[u8]` for `Vec<u8>`), or the type itself by reference if it is
+    /// `Clone`: an `Arc<str>` key is looked up by an `&Arc<str>`, not by an `&str`.
     pub fn keys<T: Eq + Hash>(self) -> Builder<T, S> {
         let Self { quota, clock, shards, hasher, .. } = self;
         Builder { quota, clock, shards, hasher, keys: PhantomData }

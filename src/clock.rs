@@ -13,7 +13,7 @@ pub use test_clock::TestClock;
 ///
 /// | clock | a read costs | for |
 /// |---|---|---|
-/// | [`precise`](Clock::precise), the default | one TSC read, 15 to 20 ns on a virtual machine | almost everybody |
+/// | [`precise`](Clock::precise), the default | one TSC read, 8 to 18 ns on the virtual machines it was measured on | almost everybody |
 /// | [`std`](Clock::std) | one `Instant::now`, about twice that | hosts whose TSC can't be trusted |
 /// | `TestClock` (feature `test-util`) | one load | tests |
 ///

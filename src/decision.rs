@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::quota::QuotaTicks;
-use crate::stamp;
+use crate::refunds::RefundsSeen;
 use crate::ticks::to_duration;
 
 /// The answer to a check: the request may go on, or not now, or not ever.
@@ -110,8 +110,10 @@ pub struct Allow {
     pub(crate) seen: Seen,
     /// The units that were taken: 0 for a peek.
     pub(crate) taken: u64,
-    /// The stamp of the state that they were taken from, as it was before.
-    pub(crate) stamp: stamp::Seen,
+    /// The refunds of the key as they were before.
+    pub(crate) refunds: RefundsSeen,
+    /// The life of the state that they were taken from.
+    pub(crate) life: u64,
 }
 
 impl Allow {

@@ -109,12 +109,13 @@ impl DirectLimiter {
 
     /// Gives back what `allow` took, now. See [`Limiter::refund`](crate::Limiter::refund).
     pub fn refund(&self, allow: Allow) {
-        self.refund_at(allow, self.now());
+        let Inner { state, quota, clock } = &*self.inner;
+        state.refund(quota, &allow, || clock.now());
     }
 
     /// Gives back what `allow` took, at the instant `now`. See [`Limiter::refund`](crate::Limiter::refund).
     pub fn refund_at(&self, allow: Allow, now: Now) {
-        self.inner.state.refund(&self.inner.quota, &allow, now);
+        self.inner.state.refund(&self.inner.quota, &allow, || now);
     }
 
     /// The time by this limiter's clock, for many checks at one instant.

@@ -1,6 +1,7 @@
 //! The hasher that keys are stored by unless the builder is given another.
 
-use std::hash::BuildHasher;
+use std::fmt;
+use std::hash::{BuildHasher, Hasher};
 use std::sync::OnceLock;
 
 use foldhash::SharedSeed;
@@ -15,7 +16,8 @@ use foldhash::quality::{FoldHasher, SeedableRandomState};
 ///
 /// **What it does not resist**: an attacker who can time single checks to a few nanoseconds, many thousands of times,
 /// and derive the seed from that. Across a network nobody has shown this; where keys come from code that runs on the
-/// same machine, give the builder [`std::hash::RandomState`] (SipHash-1-3), at about 9 ns more for a key of 20 bytes.
+/// same machine, give the builder [`std::hash::RandomState`] (SipHash-1-3); for a key of 20 bytes it takes four times
+/// as long, 10 ns instead of 2.4 on a 2-core virtual machine.
 ///
 /// The hash of a key differs from limiter to limiter and from run to run.
 #[derive(Clone, Debug)]
@@ -37,12 +39,63 @@ impl Default for RandomState {
 }
 
 impl BuildHasher for RandomState {
-    /// Which hasher it is may change in any version.
-    type Hasher = FoldHasher<'static>;
+    type Hasher = KeyHasher;
 
     #[inline]
-    fn build_hasher(&self) -> Self::Hasher {
-        self.0.build_hasher()
+    fn build_hasher(&self) -> KeyHasher {
+        KeyHasher(self.0.build_hasher())
+    }
+}
+
+/// The hasher of a [`RandomState`].
+#[derive(Clone)]
+pub struct KeyHasher(FoldHasher<'static>);
+
+impl Hasher for KeyHasher {
+    #[inline]
+    fn write(&mut self, bytes: &[u8]) {
+        self.0.write(bytes);
+    }
+
+    #[inline]
+    fn write_u8(&mut self, n: u8) {
+        self.0.write_u8(n);
+    }
+
+    #[inline]
+    fn write_u16(&mut self, n: u16) {
+        self.0.write_u16(n);
+    }
+
+    #[inline]
+    fn write_u32(&mut self, n: u32) {
+        self.0.write_u32(n);
+    }
+
+    #[inline]
+    fn write_u64(&mut self, n: u64) {
+        self.0.write_u64(n);
+    }
+
+    #[inline]
+    fn write_u128(&mut self, n: u128) {
+        self.0.write_u128(n);
+    }
+
+    #[inline]
+    fn write_usize(&mut self, n: usize) {
+        self.0.write_usize(n);
+    }
+
+    #[inline]
+    fn finish(&self) -> u64 {
+        self.0.finish()
+    }
+}
+
+impl fmt::Debug for KeyHasher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KeyHasher").finish_non_exhaustive()
     }
 }
 

@@ -1,5 +1,4 @@
-//! In-process rate limiting in nanoseconds: exact under races, without a lock held by a slow party, without the
-//! network.
+//! In-process rate limiting in nanoseconds: exact under races, without a task to run, without the network.
 //!
 //! ```
 //! use tollgate::{Decision, Limiter, Quota};
@@ -25,7 +24,7 @@
 //! # The flow
 //!
 //! ```text
-//! request ── key ──► store ──► bucket ──► Decision      no await, no system call, no allocation for a known key
+//! request ── key ──► store ──► bucket ──► Decision      no await, no allocation for a known key
 //! ```
 //!
 //! | file | its one job |
@@ -34,7 +33,7 @@
 //! | `builder.rs` | options into a limiter, or a [`BuildError`] |
 //! | `store/` | where the state of keys lives: `sharded.rs` is the map of many shards |
 //! | `bucket.rs` | one 64-bit word and the compare-and-swap that changes it |
-//! | `stamp.rs` | what a refund may still be worth |
+//! | `refunds.rs` | what a refund is worth, and why no more |
 //! | `quota.rs` | rate and burst, and the exact arithmetic of both in ticks |
 //! | `decision.rs` | the answer and its numbers, worked out when asked for |
 //! | `clock.rs`, `ticks.rs` | where time comes from, and how it is counted |
@@ -45,7 +44,7 @@
 //!
 //! Both are off by default, and without them neither tokio nor tower is built.
 //!
-//! - `http`: a tower layer for servers of `http` 1 (axum, tonic, hyper), see the module `http`.
+//! - `http`: a tower layer for servers of `http` 1 (axum, hyper), see the module `http`.
 //! - `test-util`: `TestClock`, to test your own code without waiting.
 
 #[cfg(feature = "http")]
@@ -60,7 +59,7 @@ mod error;
 mod hasher;
 mod limiter;
 mod quota;
-mod stamp;
+mod refunds;
 mod store;
 mod sync;
 mod ticks;
@@ -73,7 +72,7 @@ pub use crate::{
     decision::{Allow, Decision, Deny, Reason},
     direct::DirectLimiter,
     error::{BuildError, TimeError},
-    hasher::RandomState,
+    hasher::{KeyHasher, RandomState},
     limiter::Limiter,
     quota::Quota,
     ticks::Now,

@@ -18,7 +18,8 @@ use crate::ticks::Now;
 ///
 /// In any window of length *t* each key is admitted at most `burst + rate × t` units, exactly, whatever threads race
 /// and whatever the clock does; see [`Quota`] for what rounding costs. A check of a known key allocates nothing and
-/// looks it up in borrowed form: `check("alice")` on a limiter of `String` keys. A denial writes nothing.
+/// looks it up in borrowed form: `check("alice")` on a limiter of `String` keys. A denial writes nothing to
+/// the bucket.
 ///
 /// Clones share the buckets. Keys are `String` unless [`Builder::keys`] says otherwise.
 ///
@@ -165,9 +166,11 @@ impl<K: Eq + Hash, S: BuildHasher + Clone> Limiter<K, S> {
     ///
     /// A refund makes up for its own take and no more: in any window of length *t*, what was admitted and not given
     /// back is at most `burst + rate × t`. It never lifts a bucket above its burst, and it is worth at most what of the
-    /// take has not come back by itself: units that were refilled since are not given twice. Where that can't be told
-    /// (other units of the key were given back in between, or at that very moment), it is worth less rather than more.
-    /// An allow of another key, of another limiter, of a key that was reset since, or of a peek gives back nothing.
+    /// take has not come back by itself: units that were refilled since are not given twice. Where other units of the
+    /// key were given back in between, that can't always be told, and it is worth less rather than more. An allow of
+    /// another key, of a key that was reset since, or of a peek gives back nothing.
+    ///
+    /// Refunds of one key wait for one another; checks never wait for them.
     ///
     /// ```
     /// use tollgate::{Decision, Limiter, Quota};
@@ -184,20 +187,21 @@ impl<K: Eq + Hash, S: BuildHasher + Clone> Limiter<K, S> {
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        self.refund_at(key, allow, self.now());
+        let Inner { store, quota, clock } = &*self.inner;
+        store.visit(key, |state| state.refund(quota, &allow, || clock.now()));
     }
 
     /// Gives back what `allow` took of `key`, at the instant `now`; see [`refund`](Self::refund).
     ///
-    /// If the caller's time went backwards since the take, some of what has come back by itself may be given once
-    /// more: at most what the rate gives in the time of that step back, and at most what was taken.
+    /// If `now` is earlier than an instant that the key was checked at since the take, the refund may give once more
+    /// what came back by itself in the time between the two, and at most what was taken.
     pub fn refund_at<Q>(&self, key: &Q, allow: Allow, now: Now)
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
         let Inner { store, quota, .. } = &*self.inner;
-        store.visit(key, |state| state.refund(quota, &allow, now));
+        store.visit(key, |state| state.refund(quota, &allow, || now));
     }
 
     /// Forgets `key`: its next check finds a full bucket. True if the key was known.

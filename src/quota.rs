@@ -20,8 +20,8 @@ use crate::ticks::{MAX_FILL, MAX_NOW, Now, from_duration};
 /// A rate of 0 is legal: the burst is then all there is, ever. Its burst has to be given.
 ///
 /// A quota is a description. Whether it makes sense is decided where a limiter is built, with a [`BuildError`] that
-/// names it: refused are a burst of 0, a period of 0 or over 73 years, and a burst that takes more than four years to
-/// fill.
+/// names it: refused are a burst of 0, a period of 0 or over 73 years, a burst that takes more than four years to fill,
+/// and one of over 2^60 units that never does.
 ///
 /// # What rounding costs
 ///

@@ -95,8 +95,9 @@ fn a_cost_of_zero_and_a_peek_take_nothing() {
     }
     assert!(limiter.check("a").is_allowed());
     assert!(limiter.peek("a").is_denied());
-    // A cost of 0 asks for nothing, and is not denied it.
+    // A cost of 0 asks for nothing, and is not denied it, whatever the time.
     assert!(limiter.check_cost("a", 0).is_allowed());
+    assert!(limiter.check_cost_at("a", 0, Now::ORIGIN).is_allowed());
 }
 
 #[test]
@@ -174,9 +175,10 @@ fn a_refund_stops_where_the_bucket_is_full() {
     let quota = QuotaTicks::new(Quota::per_second(1)).unwrap();
     let bucket = Bucket::full();
     assert!(bucket.take(&quota, 1, 1_000).is_ok());
-    bucket.refund(u64::MAX, 900);
+    assert_eq!(bucket.lower(|| (8, 900)), 8);
+    assert!(bucket.lower(|| (u64::MAX, 900)) > 8);
     assert_eq!(bucket.tat(), 900);
-    bucket.refund(u64::MAX, 1_000);
+    assert_eq!(bucket.lower(|| (u64::MAX, 1_000)), 0);
     assert_eq!(bucket.tat(), 900);
 }
 
@@ -218,6 +220,51 @@ fn a_refund_knows_of_the_refunds_before_it() {
             limiter.refund_at("a", allow, Now::ORIGIN);
         }
     }
+}
+
+/// Also at rates whose unit is no whole number of ticks, where every take and every refund is rounded.
+#[test]
+fn refunds_of_many_small_takes_add_up_to_no_more_than_they_took() {
+    for (rate, burst) in [(3, 30), (600_000_000, 31), (7_654_321, 5_000), (733_333_337, 20_000), (u64::MAX, 20_000)] {
+        let limiter = DirectLimiter::new(Quota::per_second(rate).burst(burst)).unwrap();
+        let take = || match limiter.check_at(Now::ORIGIN) {
+            Decision::Allow(allow) => Some(allow),
+            Decision::Deny(_) => None,
+        };
+        let mut takes: Vec<_> = (0..burst / 2).map_while(|_| take()).collect();
+        for allow in takes.drain(..takes.len() * 9 / 10) {
+            limiter.refund_at(allow, Now::ORIGIN);
+        }
+        let full = Now::since_origin(limiter.peek_at(Now::ORIGIN).reset_after().unwrap()).unwrap();
+        assert!(limiter.check_cost_at(burst, full).is_allowed());
+        for allow in takes {
+            limiter.refund_at(allow, full);
+        }
+        assert!(limiter.check_at(full).is_denied(), "{rate}/s, burst {burst}");
+    }
+}
+
+/// A budget that never refills loses nothing to takes that were given back.
+#[test]
+fn refunds_of_a_budget_are_complete_in_any_order() {
+    let limiter = DirectLimiter::new(Quota::per_second(0).burst(10)).unwrap();
+    let first = allowed(limiter.check());
+    for _ in 0..100 {
+        limiter.refund(allowed(limiter.check_cost(9)));
+    }
+    limiter.refund(first);
+    assert_eq!(limiter.peek().remaining(), 10);
+}
+
+/// The documented price of a caller's time that goes backwards between a take and its refund.
+#[test]
+fn a_refund_at_an_earlier_time_gives_back_at_most_its_take() {
+    let limiter = DirectLimiter::new(Quota::per_second(1).burst(10)).unwrap();
+    let old = allowed(limiter.check_at(secs(100.0)));
+    assert!(limiter.check_cost_at(10, secs(200.0)).is_allowed());
+    limiter.refund_at(old, secs(100.0));
+    assert!(limiter.check_at(secs(200.0)).is_allowed());
+    assert!(limiter.check_at(secs(200.0)).is_denied());
 }
 
 /// Whatever the order, what is given back at once is given back in full.

@@ -36,7 +36,7 @@ fn take<const BURST: u64>(bucket: &Bucket) -> u64 {
 
 fn take_and_give_back<const BURST: u64>(bucket: &Bucket) -> u64 {
     if bucket.take(&quota(BURST), 1, NOW).is_ok() {
-        bucket.refund(8, NOW);
+        bucket.lower(|| (8, NOW));
     }
     0
 }
@@ -88,8 +88,8 @@ fn refunds_that_race_stop_at_the_burst() {
         let bucket = Arc::new(Bucket::full());
         assert!(bucket.take(&quota(3), 3, NOW).is_ok());
         let other = Arc::clone(&bucket);
-        let thread = thread::spawn(move || other.refund(8, NOW + 4));
-        bucket.refund(16, NOW + 4);
+        let thread = thread::spawn(move || other.lower(|| (8, NOW + 4)));
+        bucket.lower(|| (16, NOW + 4));
         thread.join().expect("no model panics");
         assert_eq!(bucket.tat(), NOW + 4);
     });

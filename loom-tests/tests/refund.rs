@@ -1,12 +1,12 @@
-//! Refunds of one key under every interleaving, with the stamp that bounds what they are worth.
+//! Refunds of one key under every interleaving, with the count that bounds what they are worth.
 //!
-//! Loom treats each access as at least as strong as its comment in `stamp.rs` asks for, so that it checks the order of
+//! Loom treats each access as at least as strong as its comment in `refunds.rs` asks for, so that it checks the order of
 //! the steps; the orderings themselves stand on their written reasons.
 #![allow(clippy::expect_used, reason = "a helper that meets the unexpected stops the model")]
 
 use std::time::Duration;
 
-use loom_tests::sync::Arc;
+use loom_tests::sync::{Arc, Mutex};
 use loom_tests::{model, thread};
 use tollgate::internal::{KeyState, QuotaTicks};
 use tollgate::{Allow, Decision, Now, Quota};
@@ -35,17 +35,17 @@ fn a_take_that_raced_a_refund_is_worth_no_more_than_is_left_of_it() {
         let state = Arc::new(KeyState::new(1));
         let three = take(&state, 4, 3, 100).expect("a full bucket");
         let other = Arc::clone(&state);
-        let thread = thread::spawn(move || other.refund(&quota(4), &three, at(100)));
+        let thread = thread::spawn(move || other.refund(&quota(4), &three, || at(100)));
         let fourth = take(&state, 4, 1, 100).expect("one is left");
         thread.join().expect("no model panics");
 
         assert!(take(&state, 4, 4, 102).is_some(), "full at 101");
-        state.refund(&quota(4), &fourth, at(102));
+        state.refund(&quota(4), &fourth, || at(102));
         assert!(take(&state, 4, 1, 102).is_none());
     });
 }
 
-/// The same with two refunds, of which one comes from an allow that raced.
+/// The same with two refunds that race each other.
 #[test]
 fn refunds_that_race_each_other_are_worth_no_more_than_is_left_of_them() {
     model(|| {
@@ -54,13 +54,32 @@ fn refunds_that_race_each_other_are_worth_no_more_than_is_left_of_them() {
         let one = take(&state, 4, 1, 100).expect("two are left");
         let last = take(&state, 4, 1, 100).expect("one is left");
         let others = [(two, Arc::clone(&state)), (one, Arc::clone(&state))];
-        let threads = others.map(|(allow, state)| thread::spawn(move || state.refund(&quota(4), &allow, at(100))));
+        let threads = others.map(|(allow, state)| thread::spawn(move || state.refund(&quota(4), &allow, || at(100))));
         for thread in threads {
             thread.join().expect("no model panics");
         }
         assert!(take(&state, 4, 4, 102).is_some(), "full at 101");
-        state.refund(&quota(4), &last, at(102));
+        state.refund(&quota(4), &last, || at(102));
         assert!(take(&state, 4, 1, 102).is_none());
+    });
+}
+
+/// A refund reads the time and is then preempted, while the unit comes back by itself and the whole burst is taken. The
+/// clock is a mutex, since unlike a plain atomic of the model a real one never shows an old time.
+#[test]
+fn a_refund_that_was_preempted_reads_the_time_again() {
+    model(|| {
+        let state = Arc::new(KeyState::new(1));
+        let clock = Arc::new(Mutex::new(100));
+        let one = take(&state, 2, 1, 100).expect("a full bucket");
+        let thread = {
+            let (state, clock) = (Arc::clone(&state), Arc::clone(&clock));
+            thread::spawn(move || state.refund(&quota(2), &one, || at(*clock.lock().expect("no model panics"))))
+        };
+        *clock.lock().expect("no model panics") = 103;
+        assert!(take(&state, 2, 2, 103).is_some(), "full at 101");
+        thread.join().expect("no model panics");
+        assert!(take(&state, 2, 1, 103).is_none());
     });
 }
 
@@ -73,7 +92,7 @@ fn what_is_taken_and_given_back_at_one_instant_is_all_there() {
             let state = Arc::clone(&state);
             thread::spawn(move || {
                 if let Some(allow) = take(&state, 2, 1, 100) {
-                    state.refund(&quota(2), &allow, at(100));
+                    state.refund(&quota(2), &allow, || at(100));
                 }
             })
         });

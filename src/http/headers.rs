@@ -34,7 +34,7 @@ pub(super) fn policy(quoted_name: &str, quota: &QuotaTicks) -> String {
 /// The fields of one decision.
 #[derive(Debug)]
 pub(super) struct Fields {
-    limit: Option<HeaderValue>,
+    ratelimit: Option<HeaderValue>,
     policy: HeaderValue,
     retry_after: Option<u64>,
 }
@@ -51,18 +51,18 @@ impl Fields {
             Decision::Allow(_) if r == 0 => decision.next_after().map(seconds),
             Decision::Allow(allow) => allow.reset_after().map(seconds),
         };
-        let limit = match t {
+        let ratelimit = match t {
             Some(t) => format!("{quoted_name};r={r};t={t}"),
             None => format!("{quoted_name};r={r}"),
         };
-        Self { limit: HeaderValue::try_from(limit).ok(), policy: policy.clone(), retry_after }
+        Self { ratelimit: HeaderValue::try_from(ratelimit).ok(), policy: policy.clone(), retry_after }
     }
 
     /// Adds the fields to those of other layers: both are lists, and may come in several lines.
     pub(super) fn append_to(self, headers: &mut HeaderMap) {
         headers.append(RATELIMIT_POLICY, self.policy);
-        if let Some(limit) = self.limit {
-            headers.append(RATELIMIT, limit);
+        if let Some(ratelimit) = self.ratelimit {
+            headers.append(RATELIMIT, ratelimit);
         }
         if let Some(seconds) = self.retry_after {
             headers.insert(RETRY_AFTER, HeaderValue::from(seconds));

@@ -15,22 +15,25 @@ use http::{Request, StatusCode};
 /// closure from a request to `Result<Option<K>, KeyError>` is an extractor.
 ///
 /// ```
-/// use http::{Method, Request};
-/// use tollgate::http::{KeyError, KeyExtractor};
+/// use axum::extract::Request;
+/// use axum::{Router, routing::get};
+/// use tollgate::http::RateLimitLayer;
+/// use tollgate::{Limiter, Quota};
 ///
 /// // One budget per path, and none for health checks.
-/// let by_path = |request: &Request<()>| match request.uri().path() {
+/// let by_path = |request: &Request| match request.uri().path() {
 ///     "/health" => Ok(None),
 ///     path => Ok(Some(path.to_owned())),
 /// };
-/// fn extractor<B, E: KeyExtractor<B>>(extractor: E) -> E { extractor }
-/// let by_path = extractor::<(), _>(by_path);
+/// let layer = RateLimitLayer::new(Limiter::new(Quota::per_second(50))?, by_path);
+/// let app: Router = Router::new().route("/", get(|| async { "hello" })).layer(layer);
+/// # Ok::<(), tollgate::BuildError>(())
 /// ```
 pub trait KeyExtractor<B> {
     /// The key as it is looked up: `str` for a limiter of `String` keys.
     type Key: ToOwned + Hash + Eq + ?Sized;
 
-    /// The key of `request`, borrowed from it where possible, so that a known key allocates nothing.
+    /// The key of `request`, borrowed from it where possible: a known key is then looked up without an allocation.
     ///
     /// # Errors
     ///
@@ -109,12 +112,16 @@ impl<B> KeyExtractor<B> for Header {
 /// wrong extractor.
 ///
 /// ```
-/// use std::net::SocketAddr;
+/// use std::net::{IpAddr, SocketAddr};
 /// use axum::extract::ConnectInfo;
-/// use tollgate::http::PeerAddr;
+/// use tollgate::http::{PeerAddr, RateLimitLayer};
+/// use tollgate::{Limiter, Quota};
 ///
+/// let limiter = Limiter::builder().quota(Quota::per_second(5)).keys::<IpAddr>().build()?;
 /// // axum: serve with `into_make_service_with_connect_info::<SocketAddr>()`.
 /// let peer = PeerAddr::from_extension(|info: &ConnectInfo<SocketAddr>| Some(info.0));
+/// let layer = RateLimitLayer::new(limiter, peer);
+/// # Ok::<(), tollgate::BuildError>(())
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct PeerAddr<T = SocketAddr> {
@@ -146,15 +153,14 @@ impl<B, T: Send + Sync + 'static> KeyExtractor<B> for PeerAddr<T> {
 
     fn extract<'r>(&self, request: &'r Request<B>) -> Result<Option<Cow<'r, IpAddr>>, KeyError> {
         let peer = request.extensions().get().and_then(self.read).ok_or_else(|| {
-            let reason = format!("the server keeps no `{}` with the peer's address", std::any::type_name::<T>());
-            KeyError::new(StatusCode::INTERNAL_SERVER_ERROR, reason)
+            KeyError::new(StatusCode::INTERNAL_SERVER_ERROR, "the server does not know the address of its peer")
         })?;
-        Ok(Some(Cow::Owned(client_of(peer.ip()))))
+        Ok(Some(Cow::Owned(key_of(peer.ip()))))
     }
 }
 
-/// The client that an address stands for.
-fn client_of(addr: IpAddr) -> IpAddr {
+/// The key that an address stands for.
+fn key_of(addr: IpAddr) -> IpAddr {
     match addr.to_canonical() {
         IpAddr::V6(addr) => IpAddr::V6(Ipv6Addr::from_bits(addr.to_bits() >> 64 << 64)),
         addr => addr,
@@ -193,11 +199,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_client_is_an_ipv4_address_or_a_64_of_ipv6() {
-        let client = |addr: &str| client_of(addr.parse().unwrap()).to_string();
-        assert_eq!(client("192.0.2.7"), "192.0.2.7");
-        assert_eq!(client("::ffff:192.0.2.7"), "192.0.2.7");
-        assert_eq!(client("2001:db8:1:2::b"), "2001:db8:1:2::");
-        assert_eq!(client("2001:db8:1:3::1"), "2001:db8:1:3::");
+    fn a_key_is_an_ipv4_address_or_a_64_of_ipv6() {
+        let key = |addr: &str| key_of(addr.parse().unwrap()).to_string();
+        assert_eq!(key("192.0.2.7"), "192.0.2.7");
+        assert_eq!(key("::ffff:192.0.2.7"), "192.0.2.7");
+        assert_eq!(key("2001:db8:1:2::b"), "2001:db8:1:2::");
+        assert_eq!(key("2001:db8:1:3::1"), "2001:db8:1:3::");
     }
 }

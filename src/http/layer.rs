@@ -22,7 +22,7 @@ pub struct RateLimitLayer<E, K = String, S = RandomState> {
 
 pub(super) struct Shared<E, K, S> {
     pub(super) limiter: Limiter<K, S>,
-    pub(super) extractor: E,
+    pub(super) extractor: Arc<E>,
     /// The policy's name as a quoted string.
     pub(super) name: String,
     /// The value of `RateLimit-Policy`.
@@ -34,7 +34,7 @@ impl<E, K: Eq + Hash, S: BuildHasher + Clone> RateLimitLayer<E, K, S> {
     pub fn new(limiter: Limiter<K, S>, extractor: E) -> Self {
         let name = String::from("\"default\"");
         let policy = policy(&limiter, &name);
-        Self { shared: Arc::new(Shared { limiter, extractor, name, policy }) }
+        Self { shared: Arc::new(Shared { limiter, extractor: Arc::new(extractor), name, policy }) }
     }
 
     /// The name of the policy in header fields and answers.
@@ -42,14 +42,12 @@ impl<E, K: Eq + Hash, S: BuildHasher + Clone> RateLimitLayer<E, K, S> {
     /// # Errors
     ///
     /// [`InvalidName`] if it holds anything but printable ASCII, which is all that the fields can carry.
-    pub fn name(self, name: &str) -> Result<Self, InvalidName>
-    where
-        E: Clone,
-    {
+    pub fn name(self, name: &str) -> Result<Self, InvalidName> {
         let name = headers::quoted(name).ok_or_else(|| InvalidName { name: name.to_owned() })?;
         let Shared { limiter, extractor, .. } = &*self.shared;
         let policy = policy(limiter, &name);
-        Ok(Self { shared: Arc::new(Shared { limiter: limiter.clone(), extractor: extractor.clone(), name, policy }) })
+        let (limiter, extractor) = (limiter.clone(), Arc::clone(extractor));
+        Ok(Self { shared: Arc::new(Shared { limiter, extractor, name, policy }) })
     }
 }
 

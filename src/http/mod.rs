@@ -26,11 +26,13 @@
 //!
 //! # Where it goes
 //!
-//! Outside of `Buffer`, `ConcurrencyLimit`, `LoadShed` and the like: a request should not wait for, and hold, a place
-//! that it will then be denied. Decisions are taken in `call`, since `poll_ready` knows no request; readiness is the
-//! inner service's own.
+//! Decisions are taken in `call`, since `poll_ready` knows no request; readiness is the inner service's own. So a
+//! request waits for an inner `Buffer` or `ConcurrencyLimit` to have room before it is denied, and a service that was
+//! ready and then denied keeps the room until it is called again or dropped. Put a `LoadShed` right inside of this
+//! layer where that matters.
 //!
-//! Layers stack. Each adds its fields, and an extractor that answers `None` leaves a request to the others.
+//! Layers stack. Each adds its fields, and an extractor that answers `None` leaves a request to the others. What an
+//! outer layer took is not given back when an inner one denies: put the one that denies more often outside.
 
 mod body;
 mod headers;

@@ -15,7 +15,7 @@ use crate::sync::{AtomicU64, Ordering};
 
 pub(crate) struct Sharded<K, S> {
     map: DashMap<K, KeyState, S>,
-    next_number: AtomicU64,
+    next_life: AtomicU64,
 }
 
 impl<K: Eq + Hash, S: BuildHasher + Clone> Sharded<K, S> {
@@ -23,8 +23,8 @@ impl<K: Eq + Hash, S: BuildHasher + Clone> Sharded<K, S> {
     pub(crate) fn new(hasher: S, shards: usize) -> Self {
         Self {
             map: DashMap::with_capacity_and_hasher_and_shard_amount(0, hasher, shards),
-            // From a random start, so that the states of different limiters differ too.
-            next_number: AtomicU64::new(random()),
+            // From a random start, so that lives of different limiters differ too.
+            next_life: AtomicU64::new(random()),
         }
     }
 
@@ -68,8 +68,8 @@ impl<K: Eq + Hash, S: BuildHasher + Clone> Sharded<K, S> {
             return f(state.get());
         }
         // Relaxed: all that matters is that no number is given twice.
-        let number = self.next_number.fetch_add(1, Ordering::Relaxed);
-        let fresh = SharedValue::new(KeyState::new(number));
+        let life = self.next_life.fetch_add(1, Ordering::Relaxed);
+        let fresh = SharedValue::new(KeyState::new(life));
         let (_, state) = shard.insert_entry(hash, (owned, fresh), |(known, _)| hasher.hash_one(known));
         f(state.get())
     }

@@ -60,7 +60,7 @@ pub(crate) fn play(quota: Quota, steps: &[Step]) -> Vec<Admission> {
                 let again = keyed.check_cost_at("key", cost, instant(now));
                 assert_eq!(decision.to_string(), again.to_string(), "two doors to the same bucket");
                 assert_eq!(decision.is_allowed(), peeked.is_allowed(), "a peek says what a check will");
-                assert!(decision.remaining() <= quota.limit(), "{decision} of {quota}");
+                assert_numbers(&direct, quota, now, &decision);
                 match (decision, again) {
                     (Decision::Allow(one), Decision::Allow(other)) => {
                         if cost > 0 {
@@ -137,6 +137,25 @@ fn assert_denial_was_due(quota: Quota, admitted: &[Admission], cost: u64, now: u
         }
     }
     panic!("{cost} units at {now} ns were denied without need by {quota}, after {admitted:?}");
+}
+
+/// As many units as `remaining` says pass, and not one more; the whole burst is there at `reset_after`, and not earlier.
+fn assert_numbers(limiter: &DirectLimiter, quota: Quota, now: u64, decision: &Decision) {
+    let passes = |cost, nanos| limiter.peek_cost_at(cost, instant(nanos)).is_allowed();
+    let remaining = decision.remaining();
+    assert_eq!(decision.limit(), quota.limit());
+    assert!(remaining <= quota.limit(), "{decision} of {quota}");
+    assert!(passes(remaining, now) && !passes(remaining + 1, now), "{decision} of {quota} at {now}");
+    match decision.reset_after().map(|wait| u64::try_from(wait.as_nanos()).expect("a fill time at most")) {
+        Some(0) => assert_eq!(remaining, quota.limit()),
+        Some(wait) => {
+            let full = limiter.peek_at(instant(now + wait)).reset_after();
+            assert_eq!(full, Some(Duration::ZERO), "{decision} of {quota} at {now}");
+            let early = limiter.peek_at(instant(now + wait - 1)).reset_after();
+            assert!(early > Some(Duration::ZERO), "{decision} of {quota} at {now}");
+        }
+        None => assert!(quota.rate() == 0 && remaining < quota.limit(), "{decision} of {quota}"),
+    }
 }
 
 /// Denied at every earlier instant, admitted exactly then. Peeks, so that nothing is taken. Returns the instant.
