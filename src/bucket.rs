@@ -25,19 +25,25 @@ impl Bucket {
         Self(AtomicU64::new(0))
     }
 
-    /// Takes `cost` units at the instant `now`: `Ok` with the new `tat`, or `Err` with the one that denied.
+    /// Takes `cost` units: `Ok` with the new `tat`, or `Err` with the one that denied; and the instant of the decision,
+    /// which `now` is asked for last. What can be had before a clock is read need not wait for it: 9 of 45 ns.
     ///
     /// A denial writes nothing; nor does a cost of 0.
-    #[inline]
-    pub fn take(&self, quota: &QuotaTicks, cost: u64, now: u64) -> Result<u64, u64> {
+    // Always: called, it would pass its answer through memory, 6 of 33 ns.
+    #[inline(always)]
+    pub fn take(&self, quota: &QuotaTicks, cost: u64, now: impl FnOnce() -> u64) -> (Result<u64, u64>, u64) {
         let mut tat = self.tat();
+        let Some(demand) = Demand::new(quota, cost) else {
+            return (without_take(quota, cost, tat), now());
+        };
+        let now = now();
         loop {
-            let next = after(quota, cost, now, tat)?;
-            if next == tat {
-                return Ok(tat);
-            }
+            let next = match demand.after(tat, now) {
+                Some(next) => next,
+                None => return (Err(tat), now),
+            };
             match self.0.compare_exchange_weak(tat, next, RELAXED, RELAXED) {
-                Ok(_) => return Ok(next),
+                Ok(_) => return (Ok(next), now),
                 Err(changed) => tat = changed,
             }
         }
@@ -47,7 +53,10 @@ impl Bucket {
     #[inline]
     pub fn peek(&self, quota: &QuotaTicks, cost: u64, now: u64) -> Result<u64, u64> {
         let tat = self.tat();
-        after(quota, cost, now, tat).map(|_| tat)
+        match Demand::new(quota, cost) {
+            Some(demand) => demand.after(tat, now).map(|_| tat).ok_or(tat),
+            None => without_take(quota, cost, tat),
+        }
     }
 
     /// Lowers `tat` by what `worth` says, and returns by how much; it is never lowered below the instant that `worth`
@@ -80,18 +89,31 @@ impl fmt::Debug for Bucket {
     }
 }
 
-/// The decision, pure: where `tat` goes when `cost` units are taken at `now`, or `Err` with `tat` if they can't be.
-#[inline]
-fn after(quota: &QuotaTicks, cost: u64, now: u64, tat: u64) -> Result<u64, u64> {
-    if cost == 0 {
-        return Ok(tat);
+/// What a cost that may be admitted asks of a bucket.
+struct Demand {
+    /// How far ahead of the instant `tat` may be.
+    room: u64,
+    /// By how much `tat` is moved on.
+    charge: u64,
+}
+
+impl Demand {
+    /// `None` for a cost of 0 and one above the burst, whose answers `tat` has no part in.
+    #[inline]
+    fn new(quota: &QuotaTicks, cost: u64) -> Option<Self> {
+        (cost != 0 && cost <= quota.burst()).then(|| Self { room: quota.room(cost), charge: quota.charge(cost) })
     }
-    if cost > quota.burst() {
-        return Err(tat);
+
+    /// The decision, pure: where `tat` goes when this is taken at `now`, or `None` if it can't be.
+    #[inline]
+    fn after(&self, tat: u64, now: u64) -> Option<u64> {
+        let start = tat.max(now);
+        (start - now <= self.room).then_some(start + self.charge)
     }
-    let start = tat.max(now);
-    if start - now > quota.room(cost) {
-        return Err(tat);
-    }
-    Ok(start + quota.charge(cost))
+}
+
+/// A cost of 0 asks for nothing and is allowed; one above the burst never is.
+#[cold]
+fn without_take(quota: &QuotaTicks, cost: u64, tat: u64) -> Result<u64, u64> {
+    if cost <= quota.burst() { Ok(tat) } else { Err(tat) }
 }

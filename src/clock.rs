@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use crate::ticks::Now;
+use crate::ticks::{MAX_NOW, Now};
 
 #[cfg(feature = "test-util")]
 pub use test_clock::TestClock;
@@ -31,14 +31,8 @@ pub struct Clock(Source);
 
 #[derive(Clone, Debug)]
 enum Source {
-    Precise {
-        clock: quanta::Clock,
-        origin: u64,
-        made: Instant,
-    },
-    Std {
-        origin: Instant,
-    },
+    Precise(Counter),
+    Std(Instant),
     #[cfg(feature = "test-util")]
     Test(TestClock),
 }
@@ -50,14 +44,12 @@ impl Clock {
     /// The first one made in a process calibrates the counter, which can take 200 ms: make limiters at start, not in
     /// a first request.
     pub fn precise() -> Self {
-        let clock = quanta::Clock::new();
-        let origin = clock.raw();
-        Self(Source::Precise { clock, origin, made: Instant::now() })
+        Self(Source::Precise(Counter::new()))
     }
 
     /// The system's monotonic clock.
     pub fn std() -> Self {
-        Self(Source::Std { origin: Instant::now() })
+        Self(Source::Std(Instant::now()))
     }
 
     /// The time since this clock was made, to the nanosecond.
@@ -67,8 +59,8 @@ impl Clock {
     #[inline]
     pub fn now(&self) -> Now {
         match &self.0 {
-            Source::Precise { clock, origin, .. } => Now::from_nanos(clock.delta_as_nanos(*origin, clock.raw())),
-            Source::Std { origin } => Now::from_nanos(nanos_since(*origin)),
+            Source::Precise(counter) => counter.now(),
+            Source::Std(origin) => std_now(*origin),
             #[cfg(feature = "test-util")]
             Source::Test(clock) => clock.now(),
         }
@@ -81,10 +73,10 @@ impl Clock {
     /// wrong by as much as its clock. Give it a second at least; over less, the two readings themselves blur it.
     pub fn drift_ppm(&self) -> Option<f64> {
         match &self.0 {
-            Source::Precise { clock, origin, made } => {
-                let precise = clock.delta_as_nanos(*origin, clock.raw());
-                let std = nanos_since(*made).max(1);
-                Some((precise as f64 / std as f64 - 1.0) * 1e6)
+            Source::Precise(counter) => {
+                let precise = counter.now().ticks() as f64 / 8.0;
+                let std = nanos_since(counter.made).max(1);
+                Some((precise / std as f64 - 1.0) * 1e6)
             }
             _ => None,
         }
@@ -96,6 +88,56 @@ impl Default for Clock {
     fn default() -> Self {
         Self::precise()
     }
+}
+
+/// A `quanta` clock with the step from its counts to ticks in one multiplication.
+#[derive(Clone, Debug)]
+struct Counter {
+    clock: quanta::Clock,
+    origin: u64,
+    /// Ticks a count, in units of 2^-(64 - shift).
+    scale: u64,
+    /// The least that makes `scale` fit.
+    shift: u32,
+    /// The number of counts after which the clock stands still.
+    last: u64,
+    made: Instant,
+}
+
+impl Counter {
+    fn new() -> Self {
+        let clock = quanta::Clock::new();
+        // Ticks in 2^40 counts: to some 10^-12 what quanta goes by, be a count a third of a nanosecond or 40 of them.
+        let ticks = u128::from(clock.delta_as_nanos(0, 1 << 40)) * 8;
+        let shift = u128::BITS - (ticks >> 40).leading_zeros();
+        let scale = ((ticks << 24) >> shift) as u64;
+        let last =
+            (u128::from(MAX_NOW) << 40).checked_div(ticks).unwrap_or(0).min(u128::from(u64::MAX >> shift)) as u64;
+        let origin = clock.raw();
+        Self { clock, origin, scale, shift, last, made: Instant::now() }
+    }
+
+    #[inline]
+    fn now(&self) -> Now {
+        let raw = self.clock.raw();
+        let counts = raw.wrapping_sub(self.origin);
+        if counts > self.last {
+            return out_of_range(raw, self.origin);
+        }
+        Now::from_ticks(((u128::from(counts << self.shift) * u128::from(self.scale)) >> 64) as u64)
+    }
+}
+
+/// Another core's counter may be behind the origin for a moment; and in nine years, the end is reached.
+#[cold]
+fn out_of_range(raw: u64, origin: u64) -> Now {
+    if raw < origin { Now::ORIGIN } else { Now::MAX }
+}
+
+/// Kept out of the callers, which would else be the larger for a clock that few use.
+#[inline(never)]
+fn std_now(origin: Instant) -> Now {
+    Now::from_nanos(nanos_since(origin))
 }
 
 fn nanos_since(origin: Instant) -> u64 {

@@ -61,13 +61,13 @@ impl DirectLimiter {
     /// Takes one unit now.
     #[inline]
     pub fn check(&self) -> Decision {
-        self.check_cost_at(1, self.now())
+        self.take(1, || self.now())
     }
 
     /// Takes `cost` units now, all or nothing. A cost of 0 takes nothing; one above the burst is denied for good.
     #[inline]
     pub fn check_cost(&self, cost: u64) -> Decision {
-        self.check_cost_at(cost, self.now())
+        self.take(cost, || self.now())
     }
 
     /// Takes one unit at the instant `now`.
@@ -79,7 +79,12 @@ impl DirectLimiter {
     /// Takes `cost` units at the instant `now`, all or nothing.
     #[inline]
     pub fn check_cost_at(&self, cost: u64, now: Now) -> Decision {
-        self.inner.state.take(&self.inner.quota, cost, now)
+        self.take(cost, || now)
+    }
+
+    #[inline]
+    fn take(&self, cost: u64, clock: impl FnOnce() -> Now) -> Decision {
+        self.inner.state.take(&self.inner.quota, cost, clock)
     }
 
     /// What [`check`](Self::check) would answer now. Nothing is taken, and the `remaining` of an allow is what is

@@ -78,7 +78,7 @@ impl<K: Eq + Hash, S: BuildHasher + Clone> Limiter<K, S> {
         K: Borrow<Q>,
         Q: ToOwned<Owned = K> + Hash + Eq + ?Sized,
     {
-        self.check_cost_at(key, 1, self.now())
+        self.take(key, 1, || self.now())
     }
 
     /// Takes `cost` units of `key` now, all or nothing. A cost of 0 takes nothing; one above the burst is denied for
@@ -89,7 +89,7 @@ impl<K: Eq + Hash, S: BuildHasher + Clone> Limiter<K, S> {
         K: Borrow<Q>,
         Q: ToOwned<Owned = K> + Hash + Eq + ?Sized,
     {
-        self.check_cost_at(key, cost, self.now())
+        self.take(key, cost, || self.now())
     }
 
     /// Takes one unit of `key` at the instant `now`.
@@ -109,12 +109,33 @@ impl<K: Eq + Hash, S: BuildHasher + Clone> Limiter<K, S> {
         K: Borrow<Q>,
         Q: ToOwned<Owned = K> + Hash + Eq + ?Sized,
     {
+        self.take(key, cost, || now)
+    }
+
+    #[inline]
+    fn take<Q>(&self, key: &Q, cost: u64, clock: impl Fn() -> Now) -> Decision
+    where
+        K: Borrow<Q>,
+        Q: ToOwned<Owned = K> + Hash + Eq + ?Sized,
+    {
         let Inner { store, quota, .. } = &*self.inner;
         // What can take nothing must not leave a key behind either.
         if cost == 0 || cost > quota.burst() {
-            return self.peek_cost_at(key, cost, now);
+            return self.take_nothing(key, cost, clock());
         }
-        store.visit_or_insert(key, |state| state.take(quota, cost, now))
+        match store.visit(key, |state| state.take(quota, cost, &clock)) {
+            Some(decision) => decision,
+            None => store.insert(key, |state| state.take(quota, cost, &clock)),
+        }
+    }
+
+    #[cold]
+    fn take_nothing<Q>(&self, key: &Q, cost: u64, now: Now) -> Decision
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        self.peek_cost_at(key, cost, now)
     }
 
     /// What [`check`](Self::check) would answer now. Nothing is taken, no key is made, and the `remaining` of an allow

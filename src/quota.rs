@@ -197,7 +197,7 @@ impl QuotaTicks {
     /// The instant in ticks that this quota's buckets see.
     #[inline]
     pub(crate) const fn at(&self, now: Now) -> u64 {
-        if self.never_refills() { MAX_NOW } else { now.ticks() }
+        if self.never_refills() { stand_still() } else { now.ticks() }
     }
 
     /// What taking `cost` units, at most the burst, moves `tat` on by.
@@ -205,8 +205,14 @@ impl QuotaTicks {
     pub(crate) const fn charge(&self, cost: u64) -> u64 {
         match self.den {
             0 | 1 => cost * self.num,
-            den => (cost as u128 * self.num as u128).div_ceil(den as u128) as u64,
+            _ => self.charge_rounded(cost),
         }
+    }
+
+    // Out of line: a division that few quotas need would make every check larger.
+    #[cold]
+    const fn charge_rounded(&self, cost: u64) -> u64 {
+        (cost as u128 * self.num as u128).div_ceil(self.den as u128) as u64
     }
 
     /// How far ahead of the instant `tat` may be for `cost` units, at most the burst, to be admitted.
@@ -215,8 +221,13 @@ impl QuotaTicks {
         let left = self.burst - cost;
         match self.den {
             0 | 1 => left * self.num,
-            den => (left as u128 * self.num as u128 / den as u128) as u64,
+            _ => self.room_rounded(left),
         }
+    }
+
+    #[cold]
+    const fn room_rounded(&self, left: u64) -> u64 {
+        (left as u128 * self.num as u128 / self.den as u128) as u64
     }
 
     /// The largest cost that is admitted with `tat` this far ahead of the instant, `ahead` being below 2^62.
@@ -233,6 +244,12 @@ impl QuotaTicks {
     pub(crate) const fn fill_time(&self) -> Option<Duration> {
         if self.never_refills() { None } else { Some(to_duration(self.charge(self.burst))) }
     }
+}
+
+/// A branch that is foretold, where a conditional move would wait for the clock.
+#[cold]
+const fn stand_still() -> u64 {
+    MAX_NOW
 }
 
 const fn gcd(mut a: u64, mut b: u64) -> u64 {

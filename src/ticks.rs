@@ -77,6 +77,11 @@ impl Now {
         }
     }
 
+    /// The instant `ticks` after the origin; `ticks` is at most [`MAX_NOW`].
+    pub(crate) const fn from_ticks(ticks: u64) -> Self {
+        Self(ticks)
+    }
+
     /// Ticks since the origin, at most [`MAX_NOW`].
     pub(crate) const fn ticks(self) -> u64 {
         self.0

@@ -104,14 +104,14 @@ fn a_cost_of_zero_and_a_peek_take_nothing() {
 fn a_denial_writes_nothing() {
     let quota = QuotaTicks::new(Quota::per_second(3).burst(2)).unwrap();
     let bucket = Bucket::full();
-    assert!(bucket.take(&quota, 2, 1_000).is_ok());
+    assert!(bucket.take(&quota, 2, || 1_000).0.is_ok());
     let word = bucket.tat();
     for (cost, now) in [(1, 1_000), (2, 500), (1, 0), (3, 5_000_000_000), (u64::MAX, 0)] {
-        assert_eq!(bucket.take(&quota, cost, now), Err(word));
+        assert_eq!(bucket.take(&quota, cost, || now), (Err(word), now));
         assert_eq!(bucket.peek(&quota, cost, now), Err(word));
         assert_eq!(bucket.tat(), word);
     }
-    assert_eq!(bucket.take(&quota, 0, 1_000), Ok(word));
+    assert_eq!(bucket.take(&quota, 0, || 1_000), (Ok(word), 1_000));
     assert_eq!(bucket.tat(), word);
 }
 
@@ -174,7 +174,7 @@ fn a_refund_gives_back_its_own_take_and_no_more() {
 fn a_refund_stops_where_the_bucket_is_full() {
     let quota = QuotaTicks::new(Quota::per_second(1)).unwrap();
     let bucket = Bucket::full();
-    assert!(bucket.take(&quota, 1, 1_000).is_ok());
+    assert!(bucket.take(&quota, 1, || 1_000).0.is_ok());
     assert_eq!(bucket.lower(|| (8, 900)), 8);
     assert!(bucket.lower(|| (u64::MAX, 900)) > 8);
     assert_eq!(bucket.tat(), 900);

@@ -21,7 +21,7 @@ fn at(nanos: u64) -> Now {
 }
 
 fn take(state: &KeyState, burst: u64, cost: u64, nanos: u64) -> Option<Allow> {
-    match state.take(&quota(burst), cost, at(nanos)) {
+    match state.take(&quota(burst), cost, || at(nanos)) {
         Decision::Allow(allow) => Some(allow),
         Decision::Deny(_) => None,
     }

@@ -30,39 +30,38 @@ impl KeyState {
         Self { bucket: Bucket::full(), refunds: Refunds::none(), life }
     }
 
-    /// Takes `cost` units, all or nothing.
-    #[inline]
-    pub fn take(&self, quota: &QuotaTicks, cost: u64, now: Now) -> Decision {
-        let now = quota.at(now);
+    /// Takes `cost` units, all or nothing, at the time that `clock` tells. It is read last, see [`Bucket::take`].
+    // Always: the copy for a new key, out of line, must not keep the one for a known key from being inlined.
+    #[inline(always)]
+    pub fn take(&self, quota: &QuotaTicks, cost: u64, clock: impl FnOnce() -> Now) -> Decision {
         let refunds = self.refunds.seen();
-        match self.bucket.take(quota, cost, now) {
-            Ok(tat) => self.allow(quota, tat, now, cost, refunds),
-            Err(tat) => Self::deny(quota, tat, now, cost),
-        }
+        let (answer, now) = self.bucket.take(quota, cost, || quota.at(clock()));
+        self.decision(answer, quota, now, cost, refunds)
     }
 
-    /// What [`take`](Self::take) would answer.
+    /// What [`take`](Self::take) would answer. An allow of it has taken nothing that could be given back.
     #[inline]
     pub fn peek(&self, quota: &QuotaTicks, cost: u64, now: Now) -> Decision {
         let now = quota.at(now);
-        match self.bucket.peek(quota, cost, now) {
-            Ok(tat) => self.allow(quota, tat, now, 0, self.refunds.seen()),
-            Err(tat) => Self::deny(quota, tat, now, cost),
+        match self.decision(self.bucket.peek(quota, cost, now), quota, now, cost, self.refunds.seen()) {
+            Decision::Allow(Allow { seen }) => Decision::Allow(Allow { seen: Seen { cost: 0, ..seen } }),
+            deny => deny,
         }
     }
 
     /// Gives back of what `allow` took what was taken from this state and has not come back by itself by the time that
     /// `clock` tells. `refunds.rs` says how much that is, and why.
     pub fn refund(&self, quota: &QuotaTicks, allow: &Allow, clock: impl Fn() -> Now) {
-        if allow.taken == 0 || allow.life != self.life || allow.seen.quota != *quota {
+        let seen = &allow.seen;
+        if seen.cost == 0 || seen.life != self.life || seen.quota != *quota {
             return;
         }
-        let charge = quota.charge(allow.taken);
-        self.refunds.give_back(allow.refunds, |given_back| {
-            let stayed_at = given_back.map_or(0, |since| allow.seen.tat.saturating_sub(since));
+        let charge = quota.charge(seen.cost);
+        self.refunds.give_back(seen.refunds, |given_back| {
+            let stayed_at = given_back.map_or(0, |since| seen.tat.saturating_sub(since));
             self.bucket.lower(|| {
                 let now = quota.at(clock());
-                let by_time = charge.saturating_sub(now.saturating_sub(allow.seen.now));
+                let by_time = charge.saturating_sub(now.saturating_sub(seen.now));
                 let by_debt = charge.min(stayed_at.saturating_sub(now));
                 (by_time.max(by_debt), now)
             })
@@ -70,12 +69,18 @@ impl KeyState {
     }
 
     #[inline]
-    fn allow(&self, quota: &QuotaTicks, tat: u64, now: u64, taken: u64, refunds: RefundsSeen) -> Decision {
-        Decision::Allow(Allow { seen: Seen { quota: *quota, tat, now }, taken, refunds, life: self.life })
-    }
-
-    #[inline]
-    fn deny(quota: &QuotaTicks, tat: u64, now: u64, cost: u64) -> Decision {
-        Decision::Deny(Deny { seen: Seen { quota: *quota, tat, now }, cost })
+    fn decision(
+        &self,
+        answer: Result<u64, u64>,
+        quota: &QuotaTicks,
+        now: u64,
+        cost: u64,
+        refunds: RefundsSeen,
+    ) -> Decision {
+        let seen = |tat| Seen { quota: *quota, tat, now, cost, refunds, life: self.life };
+        match answer {
+            Ok(tat) => Decision::Allow(Allow { seen: seen(tat) }),
+            Err(tat) => Decision::Deny(Deny { seen: seen(tat) }),
+        }
     }
 }

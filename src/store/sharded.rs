@@ -41,20 +41,8 @@ impl<K: Eq + Hash, S: BuildHasher + Clone> Sharded<K, S> {
     }
 
     /// Hands the state of `key` to `f`, and makes it if there is none.
-    #[inline]
-    pub(crate) fn visit_or_insert<Q, R>(&self, key: &Q, f: impl Fn(&KeyState) -> R) -> R
-    where
-        K: Borrow<Q>,
-        Q: ToOwned<Owned = K> + Hash + Eq + ?Sized,
-    {
-        match self.visit(key, &f) {
-            Some(answer) => answer,
-            None => self.insert(key, f),
-        }
-    }
-
     #[cold]
-    fn insert<Q, R>(&self, key: &Q, f: impl Fn(&KeyState) -> R) -> R
+    pub(crate) fn insert<Q, R>(&self, key: &Q, f: impl FnOnce(&KeyState) -> R) -> R
     where
         K: Borrow<Q>,
         Q: ToOwned<Owned = K> + Hash + Eq + ?Sized,
