@@ -22,7 +22,12 @@ pub struct Bucket(AtomicU64);
 impl Bucket {
     /// A full bucket.
     pub fn full() -> Self {
-        Self(AtomicU64::new(0))
+        Self::full_at(0)
+    }
+
+    /// A bucket that is full from `tat` on.
+    pub fn full_at(tat: u64) -> Self {
+        Self(AtomicU64::new(tat))
     }
 
     /// Takes `cost` units: `Ok` with the new `tat`, or `Err` with the one that denied; and the instant of the decision,
@@ -73,6 +78,13 @@ impl Bucket {
                 Ok(_) => return lowered,
                 Err(changed) => tat = changed,
             }
+        }
+    }
+
+    /// Moves `tat` on to `instant`, if it is not there yet.
+    pub fn raise(&self, instant: u64) {
+        if self.tat() < instant {
+            self.0.fetch_max(instant, RELAXED);
         }
     }
 

@@ -10,6 +10,7 @@ use crate::error::BuildError;
 use crate::hasher::RandomState;
 use crate::limiter::Limiter;
 use crate::quota::{Quota, QuotaTicks};
+use crate::store::Sharded;
 
 /// The options of a [`Limiter`]. Only the quota must be given; every mistake is found by [`build`](Builder::build).
 ///
@@ -30,13 +31,21 @@ pub struct Builder<K = String, S = RandomState> {
     quota: Option<Quota>,
     clock: Option<Clock>,
     shards: Option<usize>,
+    max_keys: u64,
     hasher: S,
     keys: PhantomData<fn() -> K>,
 }
 
 impl Builder {
     pub(crate) fn new() -> Self {
-        Self { quota: None, clock: None, shards: None, hasher: RandomState::new(), keys: PhantomData }
+        Self {
+            quota: None,
+            clock: None,
+            shards: None,
+            max_keys: MAX_KEYS,
+            hasher: RandomState::new(),
+            keys: PhantomData,
+        }
     }
 }
 
@@ -50,8 +59,8 @@ impl<K, S> Builder<K, S> {
     /// whose `to_owned` it is (`str` for `String`, `[u8]` for `Vec<u8>`), or the type itself by reference if it is
     /// `Clone`: an `Arc<str>` key is looked up by an `&Arc<str>`, not by an `&str`.
     pub fn keys<T: Eq + Hash>(self) -> Builder<T, S> {
-        let Self { quota, clock, shards, hasher, .. } = self;
-        Builder { quota, clock, shards, hasher, keys: PhantomData }
+        let Self { quota, clock, shards, max_keys, hasher, .. } = self;
+        Builder { quota, clock, shards, max_keys, hasher, keys: PhantomData }
     }
 
     /// The clock, [`Clock::precise`] by default.
@@ -61,14 +70,20 @@ impl<K, S> Builder<K, S> {
 
     /// How keys are hashed, [`RandomState`] by default, which says what attacks it resists.
     pub fn hasher<T: BuildHasher + Clone>(self, hasher: T) -> Builder<K, T> {
-        let Self { quota, clock, shards, keys, .. } = self;
-        Builder { quota, clock, shards, hasher, keys }
+        let Self { quota, clock, shards, max_keys, keys, .. } = self;
+        Builder { quota, clock, shards, max_keys, hasher, keys }
     }
 
     /// The number of shards, each with a lock of its own: a power of two from 2 to 65,536. More shards, fewer threads
     /// that meet at a lock. By default 16 for each thread that the machine runs at once, and at least 64.
     pub fn shards(self, shards: usize) -> Self {
         Self { shards: Some(shards), ..self }
+    }
+
+    /// The most keys that are kept at once, 10,000,000 by default, which takes some 1.3 GB of memory with keys of 20
+    /// bytes. Keys that are idle make room for new ones, see [`Limiter`].
+    pub fn max_keys(self, max_keys: u64) -> Self {
+        Self { max_keys, ..self }
     }
 
     /// Makes the limiter, and with it the clock: [`Clock::precise`] can take 200 ms the first time.
@@ -89,20 +104,24 @@ impl<K, S> Builder<K, S> {
             Some(shards) => return Err(BuildError::BadShards { shards }),
         };
         let clock = self.clock.unwrap_or_default();
-        Ok(Limiter::from_parts(quota, clock, self.hasher, shards))
+        Ok(Limiter::from_parts(quota, clock, Sharded::new(self.hasher, shards, self.max_keys)))
     }
 }
 
 impl<K, S> fmt::Debug for Builder<K, S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { quota, clock, shards, .. } = self;
+        let Self { quota, clock, shards, max_keys, .. } = self;
         f.debug_struct("Builder")
             .field("quota", quota)
             .field("clock", clock)
             .field("shards", shards)
+            .field("max_keys", max_keys)
             .finish_non_exhaustive()
     }
 }
+
+/// What [`Builder::max_keys`] is unless told otherwise.
+const MAX_KEYS: u64 = 10_000_000;
 
 fn default_shards() -> usize {
     let threads = thread::available_parallelism().map_or(4, usize::from);

@@ -55,7 +55,7 @@ impl DirectLimiter {
     /// [`BuildError`] for a quota that makes no sense, see [`Quota`].
     pub fn with_clock(quota: Quota, clock: Clock) -> Result<Self, BuildError> {
         let quota = QuotaTicks::new(quota)?;
-        Ok(Self { inner: Arc::new(Inner { state: KeyState::new(random()), quota, clock }) })
+        Ok(Self { inner: Arc::new(Inner { state: KeyState::new(random(), 0), quota, clock }) })
     }
 
     /// Takes one unit now.

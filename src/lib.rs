@@ -19,7 +19,8 @@
 //! - State lives in memory: a restart hands every key a full bucket.
 //! - A token bucket admits a burst and then the rate, so that up to `burst + rate` units can fall into one second. If
 //!   no window may hold more than *n*, the burst and the rate together must be *n*.
-//! - Keys that were seen are kept until they are reset; keys that clients can invent are a way to use up memory.
+//! - There is room for a number of keys, ten million by default. When it is used up by keys that are not idle,
+//!   newcomers share one bucket.
 //!
 //! # The flow
 //!
@@ -35,6 +36,7 @@
 //! | `bucket.rs` | one 64-bit word and the compare-and-swap that changes it |
 //! | `refunds.rs` | what a refund is worth, and why no more |
 //! | `quota.rs` | rate and burst, and the exact arithmetic of both in ticks |
+//! | `stats.rs` | what a limiter has done so far |
 //! | `decision.rs` | the answer and its numbers, worked out when asked for |
 //! | `clock.rs`, `ticks.rs` | where time comes from, and how it is counted |
 //! | `hasher.rs` | how keys are hashed, and against whom |
@@ -60,6 +62,7 @@ mod hasher;
 mod limiter;
 mod quota;
 mod refunds;
+mod stats;
 mod store;
 mod sync;
 mod ticks;
@@ -75,6 +78,7 @@ pub use crate::{
     hasher::{KeyHasher, RandomState},
     limiter::Limiter,
     quota::Quota,
+    stats::Stats,
     ticks::Now,
 };
 
@@ -84,7 +88,7 @@ pub use crate::{
 pub mod internal {
     pub use crate::bucket::Bucket;
     pub use crate::quota::QuotaTicks;
-    pub use crate::store::KeyState;
+    pub use crate::store::{KeyState, Sharded};
 }
 
 /// The README's example has to compile.

@@ -11,7 +11,8 @@ use crate::decision::{Allow, Decision};
 use crate::error::BuildError;
 use crate::hasher::RandomState;
 use crate::quota::{Quota, QuotaTicks};
-use crate::store::{KeyState, Sharded};
+use crate::stats::Stats;
+use crate::store::Sharded;
 use crate::ticks::Now;
 
 /// A limiter with one bucket for every key.
@@ -23,7 +24,14 @@ use crate::ticks::Now;
 ///
 /// Clones share the buckets. Keys are `String` unless [`Builder::keys`] says otherwise.
 ///
-/// Keys that were seen stay until [`reset`](Limiter::reset): with keys that clients can invent, memory grows.
+/// # Keys come and go
+///
+/// A key is kept until it is idle, its bucket full again, and then dropped as new keys come: each newcomer looks at two
+/// others. There is nothing to call and no task to run, and a key that comes back is as if it had never gone.
+///
+/// At most [`max_keys`](Builder::max_keys) are kept. Beyond that, newcomers share one *overflow* bucket of the same
+/// quota until there is room, and [`stats`](Limiter::stats) counts them; who is known already is decided as before.
+/// Whoever invents keys can't use up memory, but can use up that bucket, so that real newcomers are denied meanwhile.
 ///
 /// ```
 /// use tollgate::{Decision, Limiter, Quota};
@@ -62,8 +70,8 @@ impl Limiter {
 }
 
 impl<K: Eq + Hash, S: BuildHasher + Clone> Limiter<K, S> {
-    pub(crate) fn from_parts(quota: QuotaTicks, clock: Clock, hasher: S, shards: usize) -> Self {
-        Self { inner: Arc::new(Inner { store: Sharded::new(hasher, shards), quota, clock }) }
+    pub(crate) fn from_parts(quota: QuotaTicks, clock: Clock, store: Sharded<K, S>) -> Self {
+        Self { inner: Arc::new(Inner { store, quota, clock }) }
     }
 
     #[cfg(feature = "http")]
@@ -125,7 +133,7 @@ impl<K: Eq + Hash, S: BuildHasher + Clone> Limiter<K, S> {
         }
         match store.visit(key, |state| state.take(quota, cost, &clock)) {
             Some(decision) => decision,
-            None => store.insert(key, |state| state.take(quota, cost, &clock)),
+            None => store.insert(key, quota, &clock, |state, now| state.take(quota, cost, || now)),
         }
     }
 
@@ -179,7 +187,7 @@ impl<K: Eq + Hash, S: BuildHasher + Clone> Limiter<K, S> {
         let Inner { store, quota, .. } = &*self.inner;
         match store.visit(key, |state| state.peek(quota, cost, now)) {
             Some(decision) => decision,
-            None => KeyState::new(0).peek(quota, cost, now),
+            None => store.peek_new(key, quota, cost, now),
         }
     }
 
@@ -209,7 +217,7 @@ impl<K: Eq + Hash, S: BuildHasher + Clone> Limiter<K, S> {
         Q: Hash + Eq + ?Sized,
     {
         let Inner { store, quota, clock } = &*self.inner;
-        store.visit(key, |state| state.refund(quota, &allow, || clock.now()));
+        store.refund(key, quota, &allow, || clock.now());
     }
 
     /// Gives back what `allow` took of `key`, at the instant `now`; see [`refund`](Self::refund).
@@ -222,21 +230,26 @@ impl<K: Eq + Hash, S: BuildHasher + Clone> Limiter<K, S> {
         Q: Hash + Eq + ?Sized,
     {
         let Inner { store, quota, .. } = &*self.inner;
-        store.visit(key, |state| state.refund(quota, &allow, || now));
+        store.refund(key, quota, &allow, || now);
     }
 
-    /// Forgets `key`: its next check finds a full bucket. True if the key was known.
+    /// Gives `key` its whole burst again: true if the key was known.
     pub fn reset<Q>(&self, key: &Q) -> bool
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        self.inner.store.remove(key)
+        self.inner.store.reset(key)
     }
 
-    /// The number of keys that are known. It locks one shard after another: for a gauge, not for every request.
+    /// The number of keys that are known, idle ones that are not dropped yet among them.
     pub fn len(&self) -> usize {
-        self.inner.store.len()
+        usize::try_from(self.inner.store.len()).unwrap_or(usize::MAX)
+    }
+
+    /// What has happened so far. It locks one shard after another: for a gauge, not for every request.
+    pub fn stats(&self) -> Stats {
+        self.inner.store.stats()
     }
 
     /// Whether no key is known.
@@ -257,6 +270,7 @@ impl<K: Eq + Hash, S: BuildHasher + Clone> Limiter<K, S> {
     /// assert_eq!(denied.map(|(key, _)| key).collect::<Vec<_>>(), ["alice"]);
     /// # Ok::<(), tollgate::BuildError>(())
     /// ```
+    #[cfg(not(loom))]
     pub fn entries(&self) -> impl Iterator<Item = (K, Decision)> + use<K, S>
     where
         K: Clone,

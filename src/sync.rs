@@ -1,17 +1,27 @@
-//! The only place that names atomics: the standard library's, or the model checker's.
+//! The only place that names atomics: the standard library's, or the model checker's. And stand-ins for what the model
+//! checker can't see into.
 
 #[cfg(loom)]
-pub(crate) use self::stand_in::Backoff;
+pub(crate) use self::stand_in::{Backoff, DashMap, SharedValue};
 #[cfg(not(loom))]
 pub(crate) use crossbeam_utils::Backoff;
-#[cfg(loom)]
-pub(crate) use loom::sync::atomic::{AtomicU64, Ordering};
 #[cfg(not(loom))]
-pub(crate) use std::sync::atomic::{AtomicU64, Ordering};
+pub(crate) use dashmap::{DashMap, SharedValue};
+#[cfg(loom)]
+pub(crate) use loom::sync::{
+    Mutex, MutexGuard,
+    atomic::{AtomicU64, Ordering},
+};
+#[cfg(not(loom))]
+pub(crate) use std::sync::{
+    Mutex, MutexGuard,
+    atomic::{AtomicU64, Ordering},
+};
 
-/// What loom can't see into.
 #[cfg(loom)]
 mod stand_in {
+    use loom::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+
     /// Lets another thread run: a loop that waits for one would else never end.
     pub(crate) struct Backoff;
 
@@ -22,6 +32,92 @@ mod stand_in {
 
         pub(crate) fn snooze(&self) {
             loom::thread::yield_now();
+        }
+    }
+
+    /// The part of `dashmap`'s raw interface that the store uses, over loom's lock and a plain list. What it leaves
+    /// unchecked: `dashmap`'s own lock, and the hash tables in it.
+    pub(crate) struct DashMap<K, V, S> {
+        shards: Vec<Shard<Table<(K, SharedValue<V>)>>>,
+        hasher: S,
+    }
+
+    impl<K, V, S> DashMap<K, V, S> {
+        pub(crate) fn with_capacity_and_hasher_and_shard_amount(_: usize, hasher: S, shards: usize) -> Self {
+            Self { shards: (0..shards).map(|_| Shard(RwLock::new(Table(Vec::new())))).collect(), hasher }
+        }
+
+        pub(crate) fn hasher(&self) -> &S {
+            &self.hasher
+        }
+
+        pub(crate) fn shards(&self) -> &[Shard<Table<(K, SharedValue<V>)>>] {
+            &self.shards
+        }
+
+        pub(crate) fn determine_shard(&self, hash: usize) -> usize {
+            hash % self.shards.len()
+        }
+    }
+
+    pub(crate) struct Shard<T>(RwLock<T>);
+
+    impl<T> Shard<T> {
+        pub(crate) fn read(&self) -> RwLockReadGuard<'_, T> {
+            self.0.read().unwrap_or_else(std::sync::PoisonError::into_inner)
+        }
+
+        pub(crate) fn write(&self) -> RwLockWriteGuard<'_, T> {
+            self.0.write().unwrap_or_else(std::sync::PoisonError::into_inner)
+        }
+    }
+
+    pub(crate) struct Table<T>(Vec<(u64, T)>);
+
+    impl<T> Table<T> {
+        pub(crate) fn get(&self, hash: u64, mut eq: impl FnMut(&T) -> bool) -> Option<&T> {
+            self.0.iter().find(|(known, entry)| *known == hash && eq(entry)).map(|(_, entry)| entry)
+        }
+
+        pub(crate) fn get_mut(&mut self, hash: u64, mut eq: impl FnMut(&T) -> bool) -> Option<&mut T> {
+            self.0.iter_mut().find(|(known, entry)| *known == hash && eq(entry)).map(|(_, entry)| entry)
+        }
+
+        pub(crate) fn remove_entry(&mut self, hash: u64, mut eq: impl FnMut(&T) -> bool) -> Option<T> {
+            let index = self.0.iter().position(|(known, entry)| *known == hash && eq(entry))?;
+            Some(self.0.swap_remove(index).1)
+        }
+
+        pub(crate) fn insert_entry(&mut self, hash: u64, entry: T, _: impl Fn(&T) -> u64) -> &mut T {
+            let index = self.0.len();
+            self.0.push((hash, entry));
+            &mut self.0[index].1
+        }
+
+        pub(crate) fn len(&self) -> usize {
+            self.0.len()
+        }
+
+        pub(crate) fn buckets(&self) -> usize {
+            self.0.capacity()
+        }
+
+        pub(crate) fn shrink_to(&mut self, _: usize, _: impl Fn(&T) -> u64) {}
+    }
+
+    pub(crate) struct SharedValue<V>(V);
+
+    impl<V> SharedValue<V> {
+        pub(crate) fn new(value: V) -> Self {
+            Self(value)
+        }
+
+        pub(crate) fn get(&self) -> &V {
+            &self.0
+        }
+
+        pub(crate) fn get_mut(&mut self) -> &mut V {
+            &mut self.0
         }
     }
 }

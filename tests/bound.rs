@@ -5,6 +5,7 @@ mod oracle;
 
 use std::time::Duration;
 
+use oracle::keyed::{KeyedStep, play_keyed};
 use oracle::{Step, play};
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
@@ -59,6 +60,23 @@ fn scripts(quotas: impl Strategy<Value = Quota>, back: u32, refund: u32) -> impl
     })
 }
 
+/// Steps on a few keys, so that some are idle while others come.
+fn keyed_scripts(back: u32) -> impl Strategy<Value = (Quota, Vec<KeyedStep>)> {
+    let quotas = (prop_oneof![1 => Just(0), 8 => 1_u64..20], 1_u64..6);
+    let quotas = quotas.prop_map(|(rate, burst)| Quota::per_second(rate).burst(burst));
+    quotas.prop_flat_map(move |quota| {
+        let step = prop_oneof![
+            4 => (0_u64..2_000_000_000).prop_map(KeyedStep::Forward),
+            back => (0_u64..4_000_000_000).prop_map(KeyedStep::Back),
+            12 => (0_u8..24, 1..=quota.limit()).prop_map(|(key, cost)| KeyedStep::Take(key, cost)),
+            2 => (0_u8..24, 0..=quota.limit() + 1).prop_map(|(key, cost)| KeyedStep::Take(key, cost)),
+            3 => any::<usize>().prop_map(KeyedStep::Refund),
+            1 => (0_u8..24).prop_map(KeyedStep::Reset),
+        ];
+        (Just(quota), prop::collection::vec(step, 1..200))
+    })
+}
+
 fn config() -> ProptestConfig {
     ProptestConfig {
         cases: 5_000,
@@ -95,6 +113,16 @@ proptest! {
     #[test]
     fn what_is_kept_stays_within_the_bound_when_the_clock_goes_back_between((quota, steps) in scripts(quotas(), 1, 4)) {
         play(quota, &steps);
+    }
+
+    #[test]
+    fn keys_that_come_and_go_are_decided_as_if_none_ever_went((quota, steps) in keyed_scripts(0)) {
+        play_keyed(quota, u64::MAX, &steps);
+    }
+
+    #[test]
+    fn neither_a_cap_nor_a_clock_that_goes_back_gives_a_key_more((quota, steps) in keyed_scripts(1), room in 1_u64..12) {
+        play_keyed(quota, room, &steps);
     }
 }
 

@@ -314,7 +314,6 @@ fn a_reset_key_is_new() {
     assert!(!limiter.reset("a"));
     assert!(limiter.check("a").is_allowed() && limiter.check("b").is_allowed());
     assert!(limiter.reset("a"));
-    assert_eq!(limiter.len(), 1);
     assert!(limiter.check("a").is_allowed());
     assert!(limiter.check("b").is_denied());
 }
@@ -331,7 +330,7 @@ fn entries_show_every_key_as_a_peek_would() {
     assert_eq!(entries, (0..500).map(|key| (key, 2 - key % 3)).collect::<Vec<_>>());
     // Nothing is held while the caller looks: it may use the limiter.
     assert!(limiter.entries().all(|(key, _)| limiter.reset(&key)));
-    assert!(limiter.is_empty());
+    assert!(limiter.entries().all(|(_, decision)| decision.remaining() == 3));
 }
 
 #[test]

@@ -6,14 +6,89 @@ mod oracle;
 use std::time::Duration;
 
 use arbitrary::{Arbitrary, Result, Unstructured};
+use http::header::{HeaderName, HeaderValue};
+use http::{Request, StatusCode};
+use oracle::keyed::{KeyedStep, play_keyed};
 use oracle::{Step, play};
-use tollgate::Quota;
+use tollgate::http::{Header, KeyExtractor, RateLimitLayer};
+use tollgate::{DirectLimiter, Limiter, Now, Quota};
 
 /// Reads a quota and a script from `data` and has the naive judge watch it being played.
 pub fn bound(data: &[u8]) {
     if let Ok((quota, steps)) = script(&mut Unstructured::new(data)) {
         play(quota, &steps);
     }
+}
+
+/// Reads steps on a keyed limiter, with a cap or without, and compares it with the obvious one.
+pub fn keyed(data: &[u8]) {
+    if let Ok((quota, max_keys, steps)) = keyed_script(&mut Unstructured::new(data)) {
+        play_keyed(quota, max_keys, &steps);
+    }
+}
+
+/// Reads any quota at all, builds a limiter of it or has it refused, and asks that limiter at any instant for any cost.
+pub fn quota(data: &[u8]) {
+    let data = &mut Unstructured::new(data);
+    let Ok((rate, secs, nanos, burst)) = <(u64, u64, u32, u64)>::arbitrary(data) else { return };
+    let period = Duration::from_secs(secs).saturating_add(Duration::from_nanos(u64::from(nanos)));
+    let quota = Quota::new(rate, period).burst(burst);
+    match DirectLimiter::new(quota) {
+        Err(error) => assert!(!error.to_string().is_empty()),
+        Ok(limiter) => {
+            while let Ok((cost, elapsed)) = <(u64, u64)>::arbitrary(data) {
+                let now = Now::since_origin(Duration::from_nanos(elapsed)).unwrap_or(Now::MAX);
+                let decision = limiter.check_cost_at(cost, now);
+                assert!(decision.remaining() <= burst && decision.limit() == burst);
+                assert_eq!(decision.is_denied(), decision.retry_after() != Some(Duration::ZERO));
+                assert!(!decision.to_string().is_empty() && !format!("{:?}", decision.reset_after()).is_empty());
+                if data.is_empty() {
+                    break;
+                }
+            }
+        }
+    }
+}
+
+/// Reads values of a header, and a name for a policy: a key is what one clean value says, and nothing is taken for more.
+pub fn headers(data: &[u8]) {
+    const NAME: HeaderName = HeaderName::from_static("x-api-key");
+    let mut parts = data.split(|byte| *byte == b'\n');
+    let name = String::from_utf8_lossy(parts.next().unwrap_or_default()).into_owned();
+    let limiter = Limiter::new(Quota::per_second(1)).expect("a quota that makes sense");
+    let printable = name.bytes().all(|byte| matches!(byte, b' '..=b'~'));
+    assert_eq!(RateLimitLayer::new(limiter, Header::new(NAME)).name(&name).is_ok(), printable);
+
+    let mut request = Request::new(());
+    let values: Vec<_> = parts.filter_map(|value| HeaderValue::from_bytes(value).ok()).collect();
+    for value in &values {
+        request.headers_mut().append(NAME, value.clone());
+    }
+    match Header::new(NAME).extract(&request) {
+        Ok(key) => {
+            let key = key.expect("this extractor exempts nobody");
+            assert!(values.len() == 1 && values[0] == *key && (1..=Header::MAX_LEN).contains(&key.len()));
+        }
+        Err(error) => assert_eq!(error.status(), StatusCode::BAD_REQUEST),
+    }
+}
+
+fn keyed_script(data: &mut Unstructured<'_>) -> Result<(Quota, u64, Vec<KeyedStep>)> {
+    let quota = Quota::per_second(data.int_in_range(0..=20)?).burst(data.int_in_range(1..=6)?);
+    let max_keys = data.int_in_range(1..=12)?;
+    let max_keys = if max_keys == 12 { u64::MAX } else { max_keys };
+    let mut steps = Vec::new();
+    while !data.is_empty() && steps.len() < 512 {
+        let key = data.int_in_range(0..=23)?;
+        steps.push(match data.int_in_range(0..=9)? {
+            0 | 1 => KeyedStep::Forward(data.int_in_range(0..=4_000_000_000)?),
+            2 => KeyedStep::Back(data.int_in_range(0..=4_000_000_000)?),
+            3 => KeyedStep::Reset(key),
+            4 | 5 => KeyedStep::Refund(usize::from(u8::arbitrary(data)?)),
+            _ => KeyedStep::Take(key, data.int_in_range(0..=7)?),
+        });
+    }
+    Ok((quota, max_keys, steps))
 }
 
 fn script(data: &mut Unstructured<'_>) -> Result<(Quota, Vec<Step>)> {

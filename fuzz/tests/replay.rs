@@ -21,3 +21,18 @@ fn replay(target: &str, run: fn(&[u8])) -> usize {
 fn bound() {
     assert!(replay("bound", tollgate_fuzz::bound) > 0);
 }
+
+#[test]
+fn headers() {
+    assert!(replay("headers", tollgate_fuzz::headers) > 0);
+}
+
+#[test]
+fn keyed() {
+    assert!(replay("keyed", tollgate_fuzz::keyed) > 0);
+}
+
+#[test]
+fn quota() {
+    assert!(replay("quota", tollgate_fuzz::quota) > 0);
+}

@@ -32,7 +32,7 @@ fn take(state: &KeyState, burst: u64, cost: u64, nanos: u64) -> Option<Allow> {
 #[test]
 fn a_take_that_raced_a_refund_is_worth_no_more_than_is_left_of_it() {
     model(|| {
-        let state = Arc::new(KeyState::new(1));
+        let state = Arc::new(KeyState::new(1, 0));
         let three = take(&state, 4, 3, 100).expect("a full bucket");
         let other = Arc::clone(&state);
         let thread = thread::spawn(move || other.refund(&quota(4), &three, || at(100)));
@@ -49,7 +49,7 @@ fn a_take_that_raced_a_refund_is_worth_no_more_than_is_left_of_it() {
 #[test]
 fn refunds_that_race_each_other_are_worth_no_more_than_is_left_of_them() {
     model(|| {
-        let state = Arc::new(KeyState::new(1));
+        let state = Arc::new(KeyState::new(1, 0));
         let two = take(&state, 4, 2, 100).expect("a full bucket");
         let one = take(&state, 4, 1, 100).expect("two are left");
         let last = take(&state, 4, 1, 100).expect("one is left");
@@ -69,7 +69,7 @@ fn refunds_that_race_each_other_are_worth_no_more_than_is_left_of_them() {
 #[test]
 fn a_refund_that_was_preempted_reads_the_time_again() {
     model(|| {
-        let state = Arc::new(KeyState::new(1));
+        let state = Arc::new(KeyState::new(1, 0));
         let clock = Arc::new(Mutex::new(100));
         let one = take(&state, 2, 1, 100).expect("a full bucket");
         let thread = {
@@ -87,7 +87,7 @@ fn a_refund_that_was_preempted_reads_the_time_again() {
 #[test]
 fn what_is_taken_and_given_back_at_one_instant_is_all_there() {
     model(|| {
-        let state = Arc::new(KeyState::new(1));
+        let state = Arc::new(KeyState::new(1, 0));
         let threads = [(); 2].map(|()| {
             let state = Arc::clone(&state);
             thread::spawn(move || {

@@ -12,7 +12,7 @@ use crate::quota::QuotaTicks;
 use crate::refunds::{Refunds, RefundsSeen};
 use crate::ticks::Now;
 
-pub(crate) use sharded::Sharded;
+pub use sharded::Sharded;
 
 /// All that is kept of a key.
 #[derive(Debug)]
@@ -25,9 +25,23 @@ pub struct KeyState {
 }
 
 impl KeyState {
-    /// A key that has taken nothing yet.
-    pub fn new(life: u64) -> Self {
-        Self { bucket: Bucket::full(), refunds: Refunds::none(), life }
+    /// A key that has taken nothing yet, and whose bucket is full from `tat` on.
+    pub fn new(life: u64, tat: u64) -> Self {
+        Self { bucket: Bucket::full_at(tat), refunds: Refunds::none(), life }
+    }
+
+    /// Whether this equals a fresh state, in the eyes of whoever comes at `now` or later.
+    pub(crate) fn is_idle(&self, now: u64) -> bool {
+        self.tat() <= now
+    }
+
+    /// Takes what the bucket has before `instant`.
+    pub(crate) fn full_no_earlier(&self, instant: u64) {
+        self.bucket.raise(instant);
+    }
+
+    pub(crate) fn tat(&self) -> u64 {
+        self.bucket.tat()
     }
 
     /// Takes `cost` units, all or nothing, at the time that `clock` tells. It is read last, see [`Bucket::take`].

@@ -2,6 +2,8 @@
 //!
 //! It shares no formula with the library. It is told what was admitted when, and counts.
 
+pub(crate) mod keyed;
+
 use std::time::Duration;
 
 use tollgate::{Decision, DirectLimiter, Limiter, Now, Quota};

@@ -1,0 +1,91 @@
+//! A keyed limiter against the obvious one: a plain map with a limiter of one bucket for every key, which forgets
+//! nothing and shares nothing.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use tollgate::{Decision, DirectLimiter, Limiter, Now, Quota};
+
+use super::{Admission, assert_bound};
+
+/// One thing to do to a keyed limiter in virtual time.
+#[derive(Clone, Debug)]
+pub(crate) enum KeyedStep {
+    /// Move the clock on by so many nanoseconds.
+    Forward(u64),
+    /// Move the clock back by so many nanoseconds, to the origin at most.
+    Back(u64),
+    /// Take so many units of a key.
+    Take(u8, u64),
+    /// Give back one of the takes since the clock last went backwards, if there is one.
+    Refund(usize),
+    /// Give a key its whole burst again.
+    Reset(u8),
+}
+
+/// Plays `steps` on a limiter with room for `max_keys`. While there was room and the clock ran forwards, every answer is
+/// that of the obvious limiter; and always, what each key keeps between two resets is within the bound.
+pub(crate) fn play_keyed(quota: Quota, max_keys: u64, steps: &[KeyedStep]) {
+    let builder = Limiter::builder().quota(quota).keys::<u8>().shards(2).max_keys(max_keys);
+    let Ok(limiter) = builder.build() else { return };
+    let obvious = || DirectLimiter::new(quota).expect("what one limiter takes, the other takes");
+    let mut map: HashMap<u8, DirectLimiter> = HashMap::new();
+    // Of each key since its last reset. One that was given back costs 0.
+    let mut admitted: HashMap<u8, Vec<Admission>> = HashMap::new();
+    let mut refundable = Vec::new();
+    let mut now = 0_u64;
+    let mut alike = true;
+
+    for step in steps {
+        let instant = Now::since_origin(Duration::from_nanos(now)).expect("steps end before the last instant");
+        match *step {
+            KeyedStep::Forward(nanos) => now = now.saturating_add(nanos).min(super::END),
+            KeyedStep::Back(nanos) => {
+                now = now.saturating_sub(nanos);
+                // What was dropped as idle is full from that instant on, and not before.
+                alike = false;
+                refundable.clear();
+            }
+            KeyedStep::Take(key, cost) => {
+                let peeked = limiter.peek_cost_at(&key, cost, instant);
+                let decision = limiter.check_cost_at(&key, cost, instant);
+                let expected = map.entry(key).or_insert_with(obvious).check_cost_at(cost, instant);
+                alike &= limiter.stats().overflow == 0;
+                if alike {
+                    assert_eq!(peeked.is_allowed(), expected.is_allowed(), "peek at {key} in {now} ns of {quota}");
+                    assert_eq!(decision.to_string(), expected.to_string(), "{key} in {now} ns of {quota}");
+                }
+                if let (Decision::Allow(allow), true) = (decision, cost > 0) {
+                    let of_key = admitted.entry(key).or_default();
+                    let twin = if let Decision::Allow(twin) = expected { Some(twin) } else { None };
+                    refundable.push((key, of_key.len(), allow, twin));
+                    of_key.push(Admission { at: now, cost });
+                }
+            }
+            KeyedStep::Refund(which) => {
+                if !refundable.is_empty() {
+                    let (key, index, allow, twin) = refundable.swap_remove(which % refundable.len());
+                    limiter.refund_at(&key, allow, instant);
+                    if let (Some(twin), Some(direct)) = (twin, map.get(&key)) {
+                        direct.refund_at(twin, instant);
+                    }
+                    if let Some(admission) = admitted.get_mut(&key).and_then(|of_key| of_key.get_mut(index)) {
+                        admission.cost = 0;
+                    }
+                }
+            }
+            KeyedStep::Reset(key) => {
+                // A key in overflow has nothing of its own to reset.
+                if limiter.reset(&key) || alike {
+                    if let Some(of_key) = admitted.insert(key, Vec::new()) {
+                        assert_bound(quota, &of_key);
+                    }
+                    refundable.retain(|(of, ..)| *of != key);
+                    map.insert(key, obvious());
+                }
+            }
+        }
+        assert!(limiter.stats().keys <= max_keys);
+    }
+    admitted.values().for_each(|of_key| assert_bound(quota, of_key));
+}
