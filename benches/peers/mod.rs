@@ -1,0 +1,127 @@
+//! What is measured side by side, and the keys that it is measured with.
+#![allow(dead_code, reason = "each bench uses its part")]
+
+use std::hash::Hash;
+use std::hint::black_box;
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use governor::clock::{DefaultClock, QuantaUpkeepClock};
+use governor::state::keyed::DashMapStateStore;
+use rand::rngs::SmallRng;
+use rand::seq::SliceRandom;
+use rand::{RngExt, SeedableRng};
+use rand_distr::Zipf;
+use tollgate::{Limiter, RandomState};
+
+/// A quota that both limiters are given.
+#[derive(Clone, Copy)]
+pub struct Terms {
+    pub rate_per_hour: u32,
+    pub burst: u32,
+}
+
+/// Never used up in a run, and no key idle before half a minute has passed since its last check.
+pub const PLENTY: Terms = Terms { rate_per_hour: 100, burst: 3_000_000 };
+
+/// Used up for an hour by the first check.
+pub const HOURLY: Terms = Terms { rate_per_hour: 1, burst: 1 };
+
+impl Terms {
+    pub fn tollgate(self) -> tollgate::Quota {
+        tollgate::Quota::per_hour(u64::from(self.rate_per_hour)).burst(u64::from(self.burst))
+    }
+
+    pub fn governor(self) -> governor::Quota {
+        let some = |n| NonZeroU32::new(n).expect("terms are not zero");
+        governor::Quota::per_hour(some(self.rate_per_hour)).allow_burst(some(self.burst))
+    }
+}
+
+/// A limiter of owned keys, as a server would hold it.
+pub trait Subject<K>: Sync {
+    fn name(&self) -> &'static str;
+    fn check(&self, key: &K) -> bool;
+
+    /// Checks the keys at `order`, in a loop that is compiled for each limiter.
+    fn check_all(&self, keys: &[K], order: &[u32]) {
+        for index in order {
+            black_box(self.check(black_box(&keys[*index as usize])));
+        }
+    }
+}
+
+pub type Governor<K> = governor::RateLimiter<K, DashMapStateStore<K>, DefaultClock>;
+pub type FastGovernor<K> = governor::RateLimiter<K, DashMapStateStore<K, RandomState>, QuantaUpkeepClock>;
+
+impl<K: Eq + Hash + Clone + Send + Sync> Subject<K> for Limiter<K> {
+    fn name(&self) -> &'static str {
+        "tollgate"
+    }
+
+    fn check(&self, key: &K) -> bool {
+        Limiter::check(self, key).is_allowed()
+    }
+}
+
+impl<K: Eq + Hash + Clone + Send + Sync> Subject<K> for Governor<K> {
+    fn name(&self) -> &'static str {
+        "governor"
+    }
+
+    fn check(&self, key: &K) -> bool {
+        self.check_key(key).is_ok()
+    }
+}
+
+impl<K: Eq + Hash + Clone + Send + Sync> Subject<K> for FastGovernor<K> {
+    fn name(&self) -> &'static str {
+        "governor, fast"
+    }
+
+    fn check(&self, key: &K) -> bool {
+        self.check_key(key).is_ok()
+    }
+}
+
+pub fn tollgate<K: Eq + Hash>(terms: Terms) -> Limiter<K> {
+    Limiter::builder().quota(terms.tollgate()).keys::<K>().build().expect("terms make sense")
+}
+
+pub fn governor<K: Eq + Hash + Clone>(terms: Terms) -> Governor<K> {
+    governor::RateLimiter::dashmap_with_clock(terms.governor(), DefaultClock::default())
+}
+
+/// With our hasher and the clock that a thread of quanta's keeps up to a millisecond: the best that its users get.
+pub fn fast_governor<K: Eq + Hash + Clone>(terms: Terms) -> FastGovernor<K> {
+    let clock = QuantaUpkeepClock::from_interval(Duration::from_millis(1)).expect("one upkeep at a time");
+    governor::RateLimiter::dashmap_with_clock_and_hasher(terms.governor(), clock, RandomState::new())
+}
+
+/// A key of 20 bytes, the length of many an API key.
+pub fn string_key(n: u64) -> String {
+    format!("key-{n:016x}")
+}
+
+/// Which keys come, and in which order.
+pub struct Load<K> {
+    pub name: &'static str,
+    /// Each key once, in random order.
+    pub keys: Vec<K>,
+    /// Indexes into `keys`, as the checks come.
+    pub order: Vec<u32>,
+}
+
+pub fn load<K>(name: &'static str, make: fn(u64) -> K, keys: u32, zipf: bool, checks: usize) -> Load<K> {
+    let mut rng = SmallRng::seed_from_u64(1);
+    let mut numbers: Vec<u64> = (0..u64::from(keys)).collect();
+    numbers.shuffle(&mut rng);
+    let order = if zipf {
+        let zipf = Zipf::new(f64::from(keys), 1.0).expect("a distribution that exists");
+        (0..checks).map(|_| rng.sample(zipf) as u32 - 1).collect()
+    } else {
+        (0..checks).map(|_| rng.random_range(0..keys)).collect()
+    };
+    // Ranks are in random places, so that the frequent keys do not lie together.
+    Load { name, keys: numbers.into_iter().map(make).collect(), order }
+}

@@ -1,0 +1,208 @@
+//! Is a keyed check faster than governor's, and by how much? Interleaved rounds in one run; of each the median, and the
+//! ratio of each round to governor's in that round: median, least, greatest.
+//!
+//! `cargo bench --bench ratios`, or with `-- --rounds 15`.
+#![allow(clippy::print_stdout, reason = "a bench prints what it has found")]
+#![allow(clippy::expect_used, clippy::unwrap_used, reason = "a bench that can't be set up has nothing to measure")]
+#![allow(missing_docs, unreachable_pub, clippy::exhaustive_structs, reason = "no library")]
+
+mod peers;
+
+use std::hash::Hash;
+use std::hint::black_box;
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::thread;
+use std::time::Instant;
+
+use comfy_table::presets::ASCII_MARKDOWN;
+use comfy_table::{CellAlignment, Table};
+use peers::{HOURLY, Load, PLENTY, Subject, Terms, fast_governor, governor, load, string_key, tollgate};
+use tollgate::DirectLimiter;
+
+/// One thing that is measured: its name, and how long it takes for its number of checks, in nanoseconds a check.
+struct Row<'a> {
+    name: &'static str,
+    measure: Box<dyn Fn() -> f64 + 'a>,
+}
+
+fn main() {
+    let mut arguments = std::env::args().skip_while(|argument| argument != "--rounds").skip(1);
+    let rounds = arguments.next().map_or(9, |rounds| rounds.parse().expect("--rounds takes a number"));
+
+    let mut table = Table::new();
+    table.load_style(ASCII_MARKDOWN);
+    table.set_header(["row", "what", "ns", "ratio", "least", "greatest"]);
+    direct(&mut table, rounds);
+    for (name, keys, zipf) in [("hot key", 1, false), ("10k uniform", 10_000, false), ("1M zipf 1.0", 1_000_000, true)]
+    {
+        keyed(&mut table, rounds, "u64", &load(name, u64::from, keys, zipf, 1 << 20));
+        keyed(&mut table, rounds, "string", &load(name, string_key, keys, zipf, 1 << 20));
+    }
+    for column in table.column_iter_mut().skip(2) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    println!("\n{rounds} interleaved rounds, medians; the ratio is to the last of each group\n\n{table}");
+}
+
+/// Runs the rows of one group in turn, and adds them to the table, each compared with the last.
+fn group(table: &mut Table, rounds: usize, title: &str, rows: &[Row<'_>]) {
+    println!("{title}");
+    let mut times = vec![Vec::new(); rows.len()];
+    for round in 0..=rounds {
+        for (row, times) in rows.iter().zip(&mut times) {
+            let time = (row.measure)();
+            // The first round warms up.
+            if round > 0 {
+                times.push(time);
+            }
+        }
+    }
+    let (base, _) = times.split_last().map(|(base, others)| (base.clone(), others)).expect("a group has rows");
+    for (row, times) in rows.iter().zip(&times) {
+        let mut ratios: Vec<f64> = times.iter().zip(&base).map(|(time, base)| time / base).collect();
+        let mut times = times.clone();
+        let (time, ratio) = (median(&mut times), median(&mut ratios));
+        table.add_row([
+            title.to_owned(),
+            row.name.to_owned(),
+            format!("{time:.1}"),
+            format!("{ratio:.2}"),
+            format!("{:.2}", ratios[0]),
+            format!("{:.2}", ratios[ratios.len() - 1]),
+        ]);
+    }
+}
+
+/// Sorts, and returns the middle.
+fn median(values: &mut [f64]) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+/// Nanoseconds for each of `checks` calls.
+fn timed(checks: u64, mut check: impl FnMut()) -> f64 {
+    let start = Instant::now();
+    for _ in 0..checks {
+        check();
+    }
+    start.elapsed().as_nanos() as f64 / checks as f64
+}
+
+/// One bucket, beside the floor: a TSC read, a load and a compare-and-swap.
+fn direct(table: &mut Table, rounds: usize) {
+    const CHECKS: u64 = 2_000_000;
+    let plenty = DirectLimiter::new(tollgate::Quota::per_second(4_000_000_000)).unwrap();
+    let theirs = governor::RateLimiter::direct(governor::Quota::per_second(4_000_000_000.try_into().unwrap()));
+    let clock = quanta::Clock::new();
+    let word = AtomicU64::new(0);
+    group(
+        table,
+        rounds,
+        "direct, allowed",
+        &[
+            Row {
+                name: "tollgate",
+                measure: Box::new(|| timed(CHECKS, || _ = black_box(plenty.check().is_allowed()))),
+            },
+            Row { name: "governor", measure: Box::new(|| timed(CHECKS, || _ = black_box(theirs.check().is_ok()))) },
+            Row {
+                name: "TSC + load + CAS",
+                measure: Box::new(|| {
+                    timed(CHECKS, || {
+                        let now = clock.raw();
+                        let seen = word.load(Relaxed);
+                        _ = black_box(word.compare_exchange(seen, seen.max(now) + 1, Relaxed, Relaxed));
+                    })
+                }),
+            },
+        ],
+    );
+    let hourly = DirectLimiter::new(HOURLY.tollgate()).unwrap();
+    let theirs = governor::RateLimiter::direct(HOURLY.governor());
+    assert!(hourly.check().is_allowed() && theirs.check().is_ok());
+    group(
+        table,
+        rounds,
+        "direct, denied",
+        &[
+            Row {
+                name: "tollgate",
+                measure: Box::new(|| timed(CHECKS, || _ = black_box(hourly.check().is_allowed()))),
+            },
+            Row { name: "governor", measure: Box::new(|| timed(CHECKS, || _ = black_box(theirs.check().is_ok()))) },
+        ],
+    );
+}
+
+fn keyed<K: Eq + Hash + Clone + Send + Sync + 'static>(table: &mut Table, rounds: usize, kind: &str, load: &Load<K>) {
+    let hot = load.keys.len() == 1;
+    for (outcome, terms) in [("allowed", PLENTY), ("denied", HOURLY)] {
+        if outcome == "allowed" || hot {
+            let title = format!("{kind}, {}, {outcome}", load.name);
+            let subjects = subjects(terms, load);
+            let one = |subject: &dyn Subject<K>| one_thread(subject, load);
+            measure(table, rounds, &title, &subjects, &one);
+            if hot {
+                let two = |subject: &dyn Subject<K>| two_threads(subject, &[&load.keys, &load.keys]);
+                measure(table, rounds, &format!("{title}, 2 threads"), &subjects, &two);
+            }
+        }
+    }
+    if load.name == "10k uniform" {
+        let (mine, yours) = load.keys.split_at(load.keys.len() / 2);
+        let two = |subject: &dyn Subject<K>| two_threads(subject, &[mine, yours]);
+        let title = format!("{kind}, own keys, allowed, 2 threads");
+        measure(table, rounds, &title, &subjects(PLENTY, load), &two);
+    }
+}
+
+/// Each limiter with every key known to it; governor as it comes is last, the one to compare with.
+fn subjects<K: Eq + Hash + Clone + Send + Sync + 'static>(terms: Terms, load: &Load<K>) -> [Box<dyn Subject<K>>; 3] {
+    let subjects: [Box<dyn Subject<K>>; 3] =
+        [Box::new(tollgate(terms)), Box::new(fast_governor(terms)), Box::new(governor(terms))];
+    for subject in &subjects {
+        assert!(load.keys.iter().all(|key| subject.check(key)), "{} denies a new key", subject.name());
+    }
+    subjects
+}
+
+fn measure<K>(
+    table: &mut Table,
+    rounds: usize,
+    title: &str,
+    subjects: &[Box<dyn Subject<K>>],
+    time: &dyn Fn(&dyn Subject<K>) -> f64,
+) {
+    let rows: Vec<_> = subjects
+        .iter()
+        .map(|subject| Row { name: subject.name(), measure: Box::new(move || time(&**subject)) })
+        .collect();
+    group(table, rounds, title, &rows);
+}
+
+fn one_thread<K>(subject: &dyn Subject<K>, load: &Load<K>) -> f64 {
+    let start = Instant::now();
+    subject.check_all(&load.keys, &load.order);
+    start.elapsed().as_nanos() as f64 / load.order.len() as f64
+}
+
+/// Nanoseconds of wall time for each check, all threads together: each has keys of its own, or both have the same.
+fn two_threads<K: Sync>(subject: &dyn Subject<K>, keys: &[&[K]; 2]) -> f64 {
+    const CHECKS: usize = 1 << 19;
+    let start = Barrier::new(2);
+    let times = thread::scope(|scope| {
+        let threads = keys.map(|keys| {
+            let start = &start;
+            scope.spawn(move || {
+                let order: Vec<u32> = (0..keys.len() as u32).cycle().take(CHECKS).collect();
+                start.wait();
+                let start = Instant::now();
+                subject.check_all(keys, &order);
+                start.elapsed().as_nanos() as f64 / CHECKS as f64
+            })
+        });
+        threads.map(|thread| thread.join().unwrap())
+    });
+    times.iter().sum::<f64>() / 4.0
+}
