@@ -226,10 +226,8 @@ pub(crate) struct Seen {
     pub(crate) now: u64,
     /// The units that were asked for: 0 for an allow that took nothing.
     pub(crate) cost: u64,
-    /// The refunds of the key as they were before.
+    /// The life of the key and its refunds, as they were before.
     pub(crate) refunds: RefundsSeen,
-    /// The life of the state that was asked.
-    pub(crate) life: u64,
 }
 
 impl Seen {

@@ -115,12 +115,12 @@ impl DirectLimiter {
     /// Gives back what `allow` took, now. See [`Limiter::refund`](crate::Limiter::refund).
     pub fn refund(&self, allow: Allow) {
         let Inner { state, quota, clock } = &*self.inner;
-        state.refund(quota, &allow, || clock.now());
+        state.refund(quota, &allow, random, || clock.now());
     }
 
     /// Gives back what `allow` took, at the instant `now`. See [`Limiter::refund`](crate::Limiter::refund).
     pub fn refund_at(&self, allow: Allow, now: Now) {
-        self.inner.state.refund(&self.inner.quota, &allow, || now);
+        self.inner.state.refund(&self.inner.quota, &allow, random, || now);
     }
 
     /// The time by this limiter's clock, for many checks at one instant.

@@ -13,10 +13,17 @@
 //! be taken at 0 and three be given back. The bucket is full at 1. Three more taken at 2 leave `tat` at 5, just as one
 //! more would have without any refund; then the last of the four is worth a unit, and here nothing.
 //!
+//! # The word
+//!
+//! [`Refunds`] holds three things in one word, so that a key costs no more than two: which *life* of which key this is,
+//! *G* since it began, and whether a refund is under way. *G* is counted in grains of 1/65,536 of the burst or finer,
+//! rounded up, so that a refund after other refunds may be worth that much too little, and never too much. When it has no
+//! room for more, the key begins a new life, and allows of the old one give back nothing.
+//!
 //! # Races
 //!
-//! [`Refunds`] holds *G* since the key is known, and whether a refund is under way. Refunds of one key come one after
-//! another, waiting if need be; checks never wait for them. A take notes the word before it moves `tat`:
+//! Refunds of one key come one after another, waiting if need be; checks never wait for them. A take notes the word
+//! before it moves `tat`:
 //!
 //! - A refund ends later: what it gives back counts in *G*, rightly if it lowers `tat` after the take, and on the safe
 //!   side if before.
@@ -31,7 +38,7 @@ use std::fmt;
 
 use crate::sync::{AtomicU64, Backoff, Ordering};
 
-/// Ticks given back since the key is known, and in the lowest bit whether a refund is under way.
+/// From the top: the life in 32 bits, grains given back since it began in 31, and whether a refund is under way.
 pub(crate) struct Refunds(AtomicU64);
 
 /// The word as a take saw it.
@@ -39,13 +46,26 @@ pub(crate) struct Refunds(AtomicU64);
 pub(crate) struct RefundsSeen(u64);
 
 const UNDER_WAY: u64 = 1;
+const LIFE_SHIFT: u32 = 32;
+const MAX_GRAINS: u64 = (1 << 31) - 1;
 
-/// A count from which on *G* is no longer told: 2^62 ticks, 18 years' worth of one key's refunds.
-const WORN: u64 = 1 << 62;
+/// The burst is at most two to the power of this many grains.
+const BURST_BITS: u32 = 16;
+
+impl RefundsSeen {
+    const fn life(self) -> u64 {
+        self.0 >> LIFE_SHIFT
+    }
+
+    const fn grains(self) -> u64 {
+        self.0 >> 1 & MAX_GRAINS
+    }
+}
 
 impl Refunds {
-    pub(crate) fn none() -> Self {
-        Self(AtomicU64::new(0))
+    /// None yet. No two lives should have the same number: of `life`, the low 32 bits count.
+    pub(crate) fn none(life: u64) -> Self {
+        Self(AtomicU64::new(life << LIFE_SHIFT))
     }
 
     /// The word as it is now: to be read before the take.
@@ -55,31 +75,50 @@ impl Refunds {
         RefundsSeen(self.0.load(Ordering::Acquire))
     }
 
-    /// Runs `lower`, alone among the refunds of this key. It is told *G* for a take that saw `seen`, if it can be told,
-    /// and returns by how much it lowered `tat`.
-    pub(crate) fn give_back(&self, seen: RefundsSeen, lower: impl FnOnce(Option<u64>) -> u64) {
+    /// Runs `lower`, alone among the refunds of this key, unless the take that saw `seen` was in another life. `lower` is
+    /// told *G* in ticks and returns by how many it lowered `tat`. `burst` is that of the quota, in ticks.
+    pub(crate) fn give_back(
+        &self,
+        seen: RefundsSeen,
+        burst: u64,
+        new_life: impl FnOnce() -> u64,
+        lower: impl FnOnce(u64) -> u64,
+    ) {
         let backoff = Backoff::new();
+        // Relaxed: a life that is over stays over, and all else is looked at again.
         let mut word = self.0.load(Ordering::Relaxed);
-        // Acquire: pairs with the store below. Who begins sees what those before have lowered.
-        // Relaxed, on failure: nothing is done with the word but to try again.
-        while let Err(changed) =
-            self.0.compare_exchange_weak(word & !UNDER_WAY, word | UNDER_WAY, Ordering::Acquire, Ordering::Relaxed)
-        {
-            word = changed;
+        loop {
+            if RefundsSeen(word).life() != seen.life() {
+                return;
+            }
+            // Acquire: pairs with the store below. Who begins sees what those before have lowered.
+            // Relaxed, on failure: nothing is done with the word but to try again.
+            let begun =
+                self.0.compare_exchange_weak(word & !UNDER_WAY, word | UNDER_WAY, Ordering::Acquire, Ordering::Relaxed);
+            match begun {
+                Ok(_) => break,
+                Err(changed) => word = changed,
+            }
             backoff.snooze();
         }
 
-        let total = word >> 1;
-        let lowered = lower((total < WORN).then(|| total.saturating_sub(seen.0 >> 1)));
-        let total = total.saturating_add(lowered).min(WORN);
+        let grain = (u64::BITS - burst.leading_zeros()).saturating_sub(BURST_BITS);
+        let before = RefundsSeen(word).grains();
+        // Both are below 2^31, and a grain is at most 2^44 ticks: no `tat` is that far ahead.
+        let since = u128::from(before.saturating_sub(seen.grains())) << grain;
+        let lowered = lower(u64::try_from(since).unwrap_or(u64::MAX));
+        let grains = before + lowered.div_ceil(1 << grain);
+        let word =
+            if grains <= MAX_GRAINS { seen.life() << LIFE_SHIFT | grains << 1 } else { new_life() << LIFE_SHIFT };
         // Release: pairs with `seen`, and with the next to begin. The count grows after `tat` was lowered.
-        self.0.store(total << 1, Ordering::Release);
+        self.0.store(word, Ordering::Release);
     }
 }
 
 impl fmt::Debug for Refunds {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Refunds").field(&(self.seen().0 >> 1)).finish()
+        let seen = self.seen();
+        f.debug_struct("Refunds").field("life", &seen.life()).field("grains", &seen.grains()).finish()
     }
 }
 
@@ -87,38 +126,55 @@ impl fmt::Debug for Refunds {
 mod tests {
     use super::*;
 
-    #[test]
-    fn what_was_given_back_since_is_told() {
-        let refunds = Refunds::none();
-        let first = refunds.seen();
-        let mut during = first;
-        refunds.give_back(first, |since| {
-            assert_eq!(since, Some(0));
-            during = refunds.seen();
-            5
-        });
-        let second = refunds.seen();
-        refunds.give_back(first, |since| since.unwrap() + 2);
-        for (seen, expected) in [(first, 12), (during, 12), (second, 7), (refunds.seen(), 0)] {
-            refunds.give_back(seen, |since| {
-                assert_eq!(since, Some(expected));
-                0
-            });
-        }
+    /// So large that a grain is 16 ticks.
+    const BURST: u64 = (1 << 20) - 1;
+
+    /// What a refund is told, when it lowers by `lowered`; `None` if it is not asked.
+    fn told(refunds: &Refunds, seen: RefundsSeen, lowered: u64) -> Option<u64> {
+        let mut told = None;
+        refunds.give_back(
+            seen,
+            BURST,
+            || 8,
+            |since| {
+                told = Some(since);
+                lowered
+            },
+        );
+        told
     }
 
     #[test]
-    fn a_count_that_is_full_is_no_longer_told() {
-        let refunds = Refunds::none();
-        let seen = refunds.seen();
-        refunds.give_back(seen, |_| WORN - 1);
-        refunds.give_back(seen, |since| {
-            assert_eq!(since, Some(WORN - 1));
-            u64::MAX
-        });
-        refunds.give_back(refunds.seen(), |since| {
-            assert_eq!(since, None);
-            1
-        });
+    fn what_was_given_back_since_is_told_in_grains() {
+        let refunds = Refunds::none(7);
+        let first = refunds.seen();
+        let mut during = first;
+        refunds.give_back(
+            first,
+            BURST,
+            || 8,
+            |since| {
+                assert_eq!(since, 0);
+                during = refunds.seen();
+                32
+            },
+        );
+        let second = refunds.seen();
+        assert_eq!(told(&refunds, first, 33), Some(32));
+        for (seen, expected) in [(first, 80), (during, 80), (second, 48), (refunds.seen(), 0)] {
+            assert_eq!(told(&refunds, seen, 0), Some(expected));
+        }
+        assert_eq!(told(&refunds, Refunds::none(8).seen(), 1), None);
+    }
+
+    #[test]
+    fn a_count_that_is_full_begins_a_new_life() {
+        let refunds = Refunds::none(7);
+        let old = refunds.seen();
+        assert_eq!(told(&refunds, old, MAX_GRAINS << 4), Some(0));
+        assert_eq!(told(&refunds, old, 1), Some(MAX_GRAINS << 4));
+        assert_eq!(told(&refunds, old, 1), None);
+        assert_eq!((refunds.seen().life(), refunds.seen().grains()), (8, 0));
+        assert_eq!(told(&refunds, refunds.seen(), 1), Some(0));
     }
 }

@@ -35,12 +35,12 @@ fn a_take_that_raced_a_refund_is_worth_no_more_than_is_left_of_it() {
         let state = Arc::new(KeyState::new(1, 0));
         let three = take(&state, 4, 3, 100).expect("a full bucket");
         let other = Arc::clone(&state);
-        let thread = thread::spawn(move || other.refund(&quota(4), &three, || at(100)));
+        let thread = thread::spawn(move || other.refund(&quota(4), &three, || 2, || at(100)));
         let fourth = take(&state, 4, 1, 100).expect("one is left");
         thread.join().expect("no model panics");
 
         assert!(take(&state, 4, 4, 102).is_some(), "full at 101");
-        state.refund(&quota(4), &fourth, || at(102));
+        state.refund(&quota(4), &fourth, || 2, || at(102));
         assert!(take(&state, 4, 1, 102).is_none());
     });
 }
@@ -54,12 +54,13 @@ fn refunds_that_race_each_other_are_worth_no_more_than_is_left_of_them() {
         let one = take(&state, 4, 1, 100).expect("two are left");
         let last = take(&state, 4, 1, 100).expect("one is left");
         let others = [(two, Arc::clone(&state)), (one, Arc::clone(&state))];
-        let threads = others.map(|(allow, state)| thread::spawn(move || state.refund(&quota(4), &allow, || at(100))));
+        let threads =
+            others.map(|(allow, state)| thread::spawn(move || state.refund(&quota(4), &allow, || 2, || at(100))));
         for thread in threads {
             thread.join().expect("no model panics");
         }
         assert!(take(&state, 4, 4, 102).is_some(), "full at 101");
-        state.refund(&quota(4), &last, || at(102));
+        state.refund(&quota(4), &last, || 2, || at(102));
         assert!(take(&state, 4, 1, 102).is_none());
     });
 }
@@ -74,7 +75,7 @@ fn a_refund_that_was_preempted_reads_the_time_again() {
         let one = take(&state, 2, 1, 100).expect("a full bucket");
         let thread = {
             let (state, clock) = (Arc::clone(&state), Arc::clone(&clock));
-            thread::spawn(move || state.refund(&quota(2), &one, || at(*clock.lock().expect("no model panics"))))
+            thread::spawn(move || state.refund(&quota(2), &one, || 2, || at(*clock.lock().expect("no model panics"))))
         };
         *clock.lock().expect("no model panics") = 103;
         assert!(take(&state, 2, 2, 103).is_some(), "full at 101");
@@ -92,7 +93,7 @@ fn what_is_taken_and_given_back_at_one_instant_is_all_there() {
             let state = Arc::clone(&state);
             thread::spawn(move || {
                 if let Some(allow) = take(&state, 2, 1, 100) {
-                    state.refund(&quota(2), &allow, || at(100));
+                    state.refund(&quota(2), &allow, || 2, || at(100));
                 }
             })
         });

@@ -19,15 +19,14 @@ pub use sharded::Sharded;
 pub struct KeyState {
     bucket: Bucket,
     refunds: Refunds,
-    /// Which life of which key this is. No two states of a store share the number, so that what was taken from one is
-    /// never given back to another, nor to a later state of the same key.
-    life: u64,
 }
 
 impl KeyState {
-    /// A key that has taken nothing yet, and whose bucket is full from `tat` on.
+    /// A key that has taken nothing yet, and whose bucket is full from `tat` on. No two states of a store share the number
+    /// of their life, so that what was taken from one is not given back to another, nor to a later state of the same key;
+    /// its low 32 bits count.
     pub fn new(life: u64, tat: u64) -> Self {
-        Self { bucket: Bucket::full_at(tat), refunds: Refunds::none(), life }
+        Self { bucket: Bucket::full_at(tat), refunds: Refunds::none(life) }
     }
 
     /// Whether this equals a fresh state, in the eyes of whoever comes at `now` or later.
@@ -50,14 +49,14 @@ impl KeyState {
     pub fn take(&self, quota: &QuotaTicks, cost: u64, clock: impl FnOnce() -> Now) -> Decision {
         let refunds = self.refunds.seen();
         let (answer, now) = self.bucket.take(quota, cost, || quota.at(clock()));
-        self.decision(answer, quota, now, cost, refunds)
+        Self::decision(answer, quota, now, cost, refunds)
     }
 
     /// What [`take`](Self::take) would answer. An allow of it has taken nothing that could be given back.
     #[inline]
     pub fn peek(&self, quota: &QuotaTicks, cost: u64, now: Now) -> Decision {
         let now = quota.at(now);
-        match self.decision(self.bucket.peek(quota, cost, now), quota, now, cost, self.refunds.seen()) {
+        match Self::decision(self.bucket.peek(quota, cost, now), quota, now, cost, self.refunds.seen()) {
             Decision::Allow(Allow { seen }) => Decision::Allow(Allow { seen: Seen { cost: 0, ..seen } }),
             deny => deny,
         }
@@ -65,14 +64,14 @@ impl KeyState {
 
     /// Gives back of what `allow` took what was taken from this state and has not come back by itself by the time that
     /// `clock` tells. `refunds.rs` says how much that is, and why.
-    pub fn refund(&self, quota: &QuotaTicks, allow: &Allow, clock: impl Fn() -> Now) {
+    pub fn refund(&self, quota: &QuotaTicks, allow: &Allow, new_life: impl FnOnce() -> u64, clock: impl Fn() -> Now) {
         let seen = &allow.seen;
-        if seen.cost == 0 || seen.life != self.life || seen.quota != *quota {
+        if seen.cost == 0 || seen.quota != *quota {
             return;
         }
         let charge = quota.charge(seen.cost);
-        self.refunds.give_back(seen.refunds, |given_back| {
-            let stayed_at = given_back.map_or(0, |since| seen.tat.saturating_sub(since));
+        self.refunds.give_back(seen.refunds, quota.charge(quota.burst()), new_life, |given_back| {
+            let stayed_at = seen.tat.saturating_sub(given_back);
             self.bucket.lower(|| {
                 let now = quota.at(clock());
                 let by_time = charge.saturating_sub(now.saturating_sub(seen.now));
@@ -83,15 +82,8 @@ impl KeyState {
     }
 
     #[inline]
-    fn decision(
-        &self,
-        answer: Result<u64, u64>,
-        quota: &QuotaTicks,
-        now: u64,
-        cost: u64,
-        refunds: RefundsSeen,
-    ) -> Decision {
-        let seen = |tat| Seen { quota: *quota, tat, now, cost, refunds, life: self.life };
+    fn decision(answer: Result<u64, u64>, quota: &QuotaTicks, now: u64, cost: u64, refunds: RefundsSeen) -> Decision {
+        let seen = |tat| Seen { quota: *quota, tat, now, cost, refunds };
         match answer {
             Ok(tat) => Decision::Allow(Allow { seen: seen(tat) }),
             Err(tat) => Decision::Deny(Deny { seen: seen(tat) }),

@@ -124,7 +124,7 @@ impl<K: Eq + Hash, S: BuildHasher + Clone> Sharded<K, S> {
                 state.get().is_idle(instant) && hasher.hash_one(known) == oldest
             });
             if slot.is_some() {
-                // Relaxed, for `keys` and `next_life` alike: they count, and order nothing.
+                // Relaxed, as for every access to `keys`: they are counted, and nothing is ordered by that.
                 self.keys.fetch_sub(1, Ordering::Relaxed);
                 side.evictions += 1;
                 side.floor = side.floor.max(instant);
@@ -146,8 +146,7 @@ impl<K: Eq + Hash, S: BuildHasher + Clone> Sharded<K, S> {
             return f(&self.overflow, now);
         }
         side.arrivals.push_back(hash);
-        let life = self.next_life.fetch_add(1, Ordering::Relaxed);
-        let fresh = SharedValue::new(KeyState::new(life, self.fresh_tat(&side)));
+        let fresh = SharedValue::new(KeyState::new(self.new_life(), self.fresh_tat(&side)));
         let (_, state) = shard.insert_entry(hash, (owned, fresh), |(known, _)| hasher.hash_one(known));
         f(state.get(), now)
     }
@@ -170,8 +169,8 @@ impl<K: Eq + Hash, S: BuildHasher + Clone> Sharded<K, S> {
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        self.overflow.refund(quota, allow, &clock);
-        self.visit(key, |state| state.refund(quota, allow, &clock));
+        self.overflow.refund(quota, allow, || self.new_life(), &clock);
+        self.visit(key, |state| state.refund(quota, allow, || self.new_life(), &clock));
     }
 
     /// Makes the state of `key` a fresh one: true if there was one.
@@ -184,7 +183,7 @@ impl<K: Eq + Hash, S: BuildHasher + Clone> Sharded<K, S> {
         let mut shard = self.map.shards()[self.map.determine_shard(hash as usize)].write();
         match shard.get_mut(hash, |(known, _)| known.borrow() == key) {
             Some((_, state)) => {
-                *state.get_mut() = KeyState::new(self.next_life.fetch_add(1, Ordering::Relaxed), 0);
+                *state.get_mut() = KeyState::new(self.new_life(), 0);
                 true
             }
             None => false,
@@ -205,6 +204,11 @@ impl<K: Eq + Hash, S: BuildHasher + Clone> Sharded<K, S> {
             stats.overflow += side.overflow;
         }
         stats
+    }
+
+    fn new_life(&self) -> u64 {
+        // Relaxed: all that matters is that no number is given twice.
+        self.next_life.fetch_add(1, Ordering::Relaxed)
     }
 
     /// Where the bucket of a newcomer starts, its own or the overflow.
