@@ -226,8 +226,10 @@ pub(crate) struct Seen {
     pub(crate) now: u64,
     /// The units that were asked for: 0 for an allow that took nothing.
     pub(crate) cost: u64,
-    /// The life of the key and its refunds, as they were before.
+    /// The refunds of the key as they were before.
     pub(crate) refunds: RefundsSeen,
+    /// Which key of which limiter was asked.
+    pub(crate) id: u64,
 }
 
 impl Seen {

@@ -7,7 +7,8 @@ use crate::decision::{Allow, Decision};
 use crate::error::BuildError;
 use crate::hasher::random;
 use crate::quota::{Quota, QuotaTicks};
-use crate::store::KeyState;
+use crate::refunds::Refunds;
+use crate::store::{KeyState, Visited};
 use crate::ticks::Now;
 
 /// A limiter of one bucket, for what is limited as a whole: an upstream, a queue, a log.
@@ -32,8 +33,17 @@ pub struct DirectLimiter {
 #[derive(Debug)]
 struct Inner {
     state: KeyState,
+    refunds: Refunds,
+    id: u64,
     quota: QuotaTicks,
     clock: Clock,
+}
+
+impl Inner {
+    #[inline]
+    fn visited(&self) -> Visited<'_> {
+        Visited::new(&self.state, &self.refunds, self.id)
+    }
 }
 
 impl DirectLimiter {
@@ -55,7 +65,8 @@ impl DirectLimiter {
     /// [`BuildError`] for a quota that makes no sense, see [`Quota`].
     pub fn with_clock(quota: Quota, clock: Clock) -> Result<Self, BuildError> {
         let quota = QuotaTicks::new(quota)?;
-        Ok(Self { inner: Arc::new(Inner { state: KeyState::new(random(), 0), quota, clock }) })
+        let (state, refunds) = (KeyState::new(0), Refunds::none());
+        Ok(Self { inner: Arc::new(Inner { state, refunds, id: random(), quota, clock }) })
     }
 
     /// Takes one unit now.
@@ -84,7 +95,7 @@ impl DirectLimiter {
 
     #[inline]
     fn take(&self, cost: u64, clock: impl FnOnce() -> Now) -> Decision {
-        self.inner.state.take(&self.inner.quota, cost, clock)
+        self.inner.visited().take(&self.inner.quota, cost, clock)
     }
 
     /// What [`check`](Self::check) would answer now. Nothing is taken, and the `remaining` of an allow is what is
@@ -109,18 +120,17 @@ impl DirectLimiter {
     /// What [`check_cost_at`](Self::check_cost_at) would answer. Nothing is taken.
     #[inline]
     pub fn peek_cost_at(&self, cost: u64, now: Now) -> Decision {
-        self.inner.state.peek(&self.inner.quota, cost, now)
+        self.inner.visited().peek(&self.inner.quota, cost, now)
     }
 
     /// Gives back what `allow` took, now. See [`Limiter::refund`](crate::Limiter::refund).
     pub fn refund(&self, allow: Allow) {
-        let Inner { state, quota, clock } = &*self.inner;
-        state.refund(quota, &allow, random, || clock.now());
+        self.inner.visited().refund(&self.inner.quota, &allow, || self.now());
     }
 
     /// Gives back what `allow` took, at the instant `now`. See [`Limiter::refund`](crate::Limiter::refund).
     pub fn refund_at(&self, allow: Allow, now: Now) {
-        self.inner.state.refund(&self.inner.quota, &allow, random, || now);
+        self.inner.visited().refund(&self.inner.quota, &allow, || now);
     }
 
     /// The time by this limiter's clock, for many checks at one instant.

@@ -88,7 +88,8 @@ pub use crate::{
 pub mod internal {
     pub use crate::bucket::Bucket;
     pub use crate::quota::QuotaTicks;
-    pub use crate::store::{KeyState, Sharded};
+    pub use crate::refunds::Refunds;
+    pub use crate::store::{KeyState, Sharded, Visited};
 }
 
 /// The README's example has to compile.

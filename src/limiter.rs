@@ -131,9 +131,9 @@ impl<K: Eq + Hash, S: BuildHasher + Clone> Limiter<K, S> {
         if cost == 0 || cost > quota.burst() {
             return self.take_nothing(key, cost, clock());
         }
-        match store.visit(key, |state| state.take(quota, cost, &clock)) {
+        match store.visit(key, |visited| visited.take(quota, cost, &clock)) {
             Some(decision) => decision,
-            None => store.insert(key, quota, &clock, |state, now| state.take(quota, cost, || now)),
+            None => store.insert(key, quota, &clock, |visited, now| visited.take(quota, cost, || now)),
         }
     }
 
@@ -185,7 +185,7 @@ impl<K: Eq + Hash, S: BuildHasher + Clone> Limiter<K, S> {
         Q: Hash + Eq + ?Sized,
     {
         let Inner { store, quota, .. } = &*self.inner;
-        match store.visit(key, |state| state.peek(quota, cost, now)) {
+        match store.visit(key, |visited| visited.peek(quota, cost, now)) {
             Some(decision) => decision,
             None => store.peek_new(key, quota, cost, now),
         }
@@ -277,7 +277,7 @@ impl<K: Eq + Hash, S: BuildHasher + Clone> Limiter<K, S> {
     {
         let Inner { store, quota, .. } = &*self.inner;
         let now = self.now();
-        store.snapshot(|state| state.peek(quota, 1, now)).into_iter()
+        store.snapshot(|visited| visited.peek(quota, 1, now)).into_iter()
     }
 
     /// The time by this limiter's clock, for many checks at one instant.

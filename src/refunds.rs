@@ -15,14 +15,18 @@
 //!
 //! # The word
 //!
-//! [`Refunds`] holds three things in one word, so that a key costs no more than two: which *life* of which key this is,
-//! *G* since it began, and whether a refund is under way. *G* is counted in grains of 1/65,536 of the burst or finer,
+//! [`Refunds`] holds three things in one word: *G*, whether a refund is under way, and an *epoch*, of which a reset begins
+//! a new one: allows of an earlier epoch give back nothing. *G* is counted in grains of 1/65,536 of the burst or finer,
 //! rounded up, so that a refund after other refunds may be worth that much too little, and never too much. When it has no
-//! room for more, the key begins a new life, and allows of the old one give back nothing.
+//! room for more, a new epoch begins.
+//!
+//! Several keys may share a word, so that a key's state stays small: refunds of one then count in *G* for the others, on
+//! the safe side. An idle key may be dropped and made again without a new epoch: that it was idle means that *L − G* was
+//! no later than that instant, and all of the take had come back.
 //!
 //! # Races
 //!
-//! Refunds of one key come one after another, waiting if need be; checks never wait for them. A take notes the word
+//! Refunds by one word come one after another, waiting if need be; checks never wait for them. A take notes the word
 //! before it moves `tat`:
 //!
 //! - A refund ends later: what it gives back counts in *G*, rightly if it lowers `tat` after the take, and on the safe
@@ -38,34 +42,39 @@ use std::fmt;
 
 use crate::sync::{AtomicU64, Backoff, Ordering};
 
-/// From the top: the life in 32 bits, grains given back since it began in 31, and whether a refund is under way.
-pub(crate) struct Refunds(AtomicU64);
+/// From the top: the epoch in 32 bits, grains given back since it began in 31, and whether a refund is under way.
+pub struct Refunds(AtomicU64);
 
 /// The word as a take saw it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RefundsSeen(u64);
 
 const UNDER_WAY: u64 = 1;
-const LIFE_SHIFT: u32 = 32;
+const EPOCH_SHIFT: u32 = 32;
 const MAX_GRAINS: u64 = (1 << 31) - 1;
 
 /// The burst is at most two to the power of this many grains.
 const BURST_BITS: u32 = 16;
 
 impl RefundsSeen {
-    const fn life(self) -> u64 {
-        self.0 >> LIFE_SHIFT
+    const fn epoch(self) -> u64 {
+        self.0 >> EPOCH_SHIFT
     }
 
     const fn grains(self) -> u64 {
         self.0 >> 1 & MAX_GRAINS
     }
+
+    /// The word of a new epoch, with nothing given back.
+    const fn next_epoch(self) -> Self {
+        Self(self.epoch().wrapping_add(1) << EPOCH_SHIFT)
+    }
 }
 
 impl Refunds {
-    /// None yet. No two lives should have the same number: of `life`, the low 32 bits count.
-    pub(crate) fn none(life: u64) -> Self {
-        Self(AtomicU64::new(life << LIFE_SHIFT))
+    /// No refund yet.
+    pub fn none() -> Self {
+        Self(AtomicU64::new(0))
     }
 
     /// The word as it is now: to be read before the take.
@@ -75,50 +84,53 @@ impl Refunds {
         RefundsSeen(self.0.load(Ordering::Acquire))
     }
 
-    /// Runs `lower`, alone among the refunds of this key, unless the take that saw `seen` was in another life. `lower` is
-    /// told *G* in ticks and returns by how many it lowered `tat`. `burst` is that of the quota, in ticks.
-    pub(crate) fn give_back(
-        &self,
-        seen: RefundsSeen,
-        burst: u64,
-        new_life: impl FnOnce() -> u64,
-        lower: impl FnOnce(u64) -> u64,
-    ) {
+    /// Runs `lower`, alone among the refunds by this word, unless the take that saw `seen` was in another epoch. `lower`
+    /// is told *G* in ticks and returns by how many it lowered `tat`. `burst` is that of the quota, in ticks.
+    pub(crate) fn give_back(&self, seen: RefundsSeen, burst: u64, lower: impl FnOnce(u64) -> u64) {
+        self.alone(|before| {
+            if before.epoch() != seen.epoch() {
+                return before;
+            }
+            let grain = (u64::BITS - burst.leading_zeros()).saturating_sub(BURST_BITS);
+            // The count is below 2^31, and a grain is at most 2^44 ticks: no `tat` is further ahead.
+            let since = u128::from(before.grains().saturating_sub(seen.grains())) << grain;
+            let lowered = lower(u64::try_from(since).unwrap_or(u64::MAX));
+            let grains = before.grains() + lowered.div_ceil(1 << grain);
+            if grains <= MAX_GRAINS {
+                RefundsSeen(before.epoch() << EPOCH_SHIFT | grains << 1)
+            } else {
+                before.next_epoch()
+            }
+        });
+    }
+
+    /// Begins a new epoch: no take until now can be given back any more.
+    pub(crate) fn renew(&self) {
+        self.alone(RefundsSeen::next_epoch);
+    }
+
+    /// Has `change` put a new word in the place of the old one, and nobody else meanwhile.
+    fn alone(&self, change: impl FnOnce(RefundsSeen) -> RefundsSeen) {
         let backoff = Backoff::new();
-        // Relaxed: a life that is over stays over, and all else is looked at again.
         let mut word = self.0.load(Ordering::Relaxed);
-        loop {
-            if RefundsSeen(word).life() != seen.life() {
-                return;
-            }
-            // Acquire: pairs with the store below. Who begins sees what those before have lowered.
-            // Relaxed, on failure: nothing is done with the word but to try again.
-            let begun =
-                self.0.compare_exchange_weak(word & !UNDER_WAY, word | UNDER_WAY, Ordering::Acquire, Ordering::Relaxed);
-            match begun {
-                Ok(_) => break,
-                Err(changed) => word = changed,
-            }
+        // Acquire: pairs with the store below. Who begins sees what those before have lowered.
+        // Relaxed, on failure: nothing is done with the word but to try again.
+        while let Err(changed) =
+            self.0.compare_exchange_weak(word & !UNDER_WAY, word | UNDER_WAY, Ordering::Acquire, Ordering::Relaxed)
+        {
+            word = changed;
             backoff.snooze();
         }
-
-        let grain = (u64::BITS - burst.leading_zeros()).saturating_sub(BURST_BITS);
-        let before = RefundsSeen(word).grains();
-        // Both are below 2^31, and a grain is at most 2^44 ticks: no `tat` is that far ahead.
-        let since = u128::from(before.saturating_sub(seen.grains())) << grain;
-        let lowered = lower(u64::try_from(since).unwrap_or(u64::MAX));
-        let grains = before + lowered.div_ceil(1 << grain);
-        let word =
-            if grains <= MAX_GRAINS { seen.life() << LIFE_SHIFT | grains << 1 } else { new_life() << LIFE_SHIFT };
+        let changed = change(RefundsSeen(word & !UNDER_WAY));
         // Release: pairs with `seen`, and with the next to begin. The count grows after `tat` was lowered.
-        self.0.store(word, Ordering::Release);
+        self.0.store(changed.0, Ordering::Release);
     }
 }
 
 impl fmt::Debug for Refunds {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let seen = self.seen();
-        f.debug_struct("Refunds").field("life", &seen.life()).field("grains", &seen.grains()).finish()
+        f.debug_struct("Refunds").field("epoch", &seen.epoch()).field("grains", &seen.grains()).finish()
     }
 }
 
@@ -132,49 +144,41 @@ mod tests {
     /// What a refund is told, when it lowers by `lowered`; `None` if it is not asked.
     fn told(refunds: &Refunds, seen: RefundsSeen, lowered: u64) -> Option<u64> {
         let mut told = None;
-        refunds.give_back(
-            seen,
-            BURST,
-            || 8,
-            |since| {
-                told = Some(since);
-                lowered
-            },
-        );
+        refunds.give_back(seen, BURST, |since| {
+            told = Some(since);
+            lowered
+        });
         told
     }
 
     #[test]
     fn what_was_given_back_since_is_told_in_grains() {
-        let refunds = Refunds::none(7);
+        let refunds = Refunds::none();
         let first = refunds.seen();
         let mut during = first;
-        refunds.give_back(
-            first,
-            BURST,
-            || 8,
-            |since| {
-                assert_eq!(since, 0);
-                during = refunds.seen();
-                32
-            },
-        );
+        refunds.give_back(first, BURST, |since| {
+            assert_eq!(since, 0);
+            during = refunds.seen();
+            32
+        });
         let second = refunds.seen();
         assert_eq!(told(&refunds, first, 33), Some(32));
         for (seen, expected) in [(first, 80), (during, 80), (second, 48), (refunds.seen(), 0)] {
             assert_eq!(told(&refunds, seen, 0), Some(expected));
         }
-        assert_eq!(told(&refunds, Refunds::none(8).seen(), 1), None);
     }
 
     #[test]
-    fn a_count_that_is_full_begins_a_new_life() {
-        let refunds = Refunds::none(7);
+    fn a_new_epoch_begins_by_a_reset_or_a_count_that_is_full() {
+        let refunds = Refunds::none();
+        let old = refunds.seen();
+        refunds.renew();
+        assert_eq!(told(&refunds, old, 1), None);
         let old = refunds.seen();
         assert_eq!(told(&refunds, old, MAX_GRAINS << 4), Some(0));
         assert_eq!(told(&refunds, old, 1), Some(MAX_GRAINS << 4));
         assert_eq!(told(&refunds, old, 1), None);
-        assert_eq!((refunds.seen().life(), refunds.seen().grains()), (8, 0));
+        assert_eq!((refunds.seen().epoch(), refunds.seen().grains()), (2, 0));
         assert_eq!(told(&refunds, refunds.seen(), 1), Some(0));
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use loom_tests::sync::{Arc, Mutex};
 use loom_tests::{model, thread};
-use tollgate::internal::{KeyState, QuotaTicks};
+use tollgate::internal::{KeyState, QuotaTicks, Refunds, Visited};
 use tollgate::{Allow, Decision, Now, Quota};
 
 /// A unit comes back in a nanosecond.
@@ -16,12 +16,32 @@ fn quota(burst: u64) -> QuotaTicks {
     QuotaTicks::new(Quota::per_second(1_000_000_000).burst(burst)).expect("a quota that makes sense")
 }
 
+/// One key with a word of its own.
+struct One {
+    state: KeyState,
+    refunds: Refunds,
+}
+
+impl One {
+    fn new() -> Self {
+        Self { state: KeyState::new(0), refunds: Refunds::none() }
+    }
+
+    fn visited(&self) -> Visited<'_> {
+        Visited::new(&self.state, &self.refunds, 1)
+    }
+
+    fn refund(&self, quota: &QuotaTicks, allow: &Allow, clock: impl Fn() -> Now) {
+        self.visited().refund(quota, allow, clock);
+    }
+}
+
 fn at(nanos: u64) -> Now {
     Now::since_origin(Duration::from_nanos(nanos)).expect("an early instant")
 }
 
-fn take(state: &KeyState, burst: u64, cost: u64, nanos: u64) -> Option<Allow> {
-    match state.take(&quota(burst), cost, || at(nanos)) {
+fn take(state: &One, burst: u64, cost: u64, nanos: u64) -> Option<Allow> {
+    match state.visited().take(&quota(burst), cost, || at(nanos)) {
         Decision::Allow(allow) => Some(allow),
         Decision::Deny(_) => None,
     }
@@ -32,15 +52,15 @@ fn take(state: &KeyState, burst: u64, cost: u64, nanos: u64) -> Option<Allow> {
 #[test]
 fn a_take_that_raced_a_refund_is_worth_no_more_than_is_left_of_it() {
     model(|| {
-        let state = Arc::new(KeyState::new(1, 0));
+        let state = Arc::new(One::new());
         let three = take(&state, 4, 3, 100).expect("a full bucket");
         let other = Arc::clone(&state);
-        let thread = thread::spawn(move || other.refund(&quota(4), &three, || 2, || at(100)));
+        let thread = thread::spawn(move || other.refund(&quota(4), &three, || at(100)));
         let fourth = take(&state, 4, 1, 100).expect("one is left");
         thread.join().expect("no model panics");
 
         assert!(take(&state, 4, 4, 102).is_some(), "full at 101");
-        state.refund(&quota(4), &fourth, || 2, || at(102));
+        state.refund(&quota(4), &fourth, || at(102));
         assert!(take(&state, 4, 1, 102).is_none());
     });
 }
@@ -49,18 +69,17 @@ fn a_take_that_raced_a_refund_is_worth_no_more_than_is_left_of_it() {
 #[test]
 fn refunds_that_race_each_other_are_worth_no_more_than_is_left_of_them() {
     model(|| {
-        let state = Arc::new(KeyState::new(1, 0));
+        let state = Arc::new(One::new());
         let two = take(&state, 4, 2, 100).expect("a full bucket");
         let one = take(&state, 4, 1, 100).expect("two are left");
         let last = take(&state, 4, 1, 100).expect("one is left");
         let others = [(two, Arc::clone(&state)), (one, Arc::clone(&state))];
-        let threads =
-            others.map(|(allow, state)| thread::spawn(move || state.refund(&quota(4), &allow, || 2, || at(100))));
+        let threads = others.map(|(allow, state)| thread::spawn(move || state.refund(&quota(4), &allow, || at(100))));
         for thread in threads {
             thread.join().expect("no model panics");
         }
         assert!(take(&state, 4, 4, 102).is_some(), "full at 101");
-        state.refund(&quota(4), &last, || 2, || at(102));
+        state.refund(&quota(4), &last, || at(102));
         assert!(take(&state, 4, 1, 102).is_none());
     });
 }
@@ -70,12 +89,12 @@ fn refunds_that_race_each_other_are_worth_no_more_than_is_left_of_them() {
 #[test]
 fn a_refund_that_was_preempted_reads_the_time_again() {
     model(|| {
-        let state = Arc::new(KeyState::new(1, 0));
+        let state = Arc::new(One::new());
         let clock = Arc::new(Mutex::new(100));
         let one = take(&state, 2, 1, 100).expect("a full bucket");
         let thread = {
             let (state, clock) = (Arc::clone(&state), Arc::clone(&clock));
-            thread::spawn(move || state.refund(&quota(2), &one, || 2, || at(*clock.lock().expect("no model panics"))))
+            thread::spawn(move || state.refund(&quota(2), &one, || at(*clock.lock().expect("no model panics"))))
         };
         *clock.lock().expect("no model panics") = 103;
         assert!(take(&state, 2, 2, 103).is_some(), "full at 101");
@@ -88,12 +107,12 @@ fn a_refund_that_was_preempted_reads_the_time_again() {
 #[test]
 fn what_is_taken_and_given_back_at_one_instant_is_all_there() {
     model(|| {
-        let state = Arc::new(KeyState::new(1, 0));
+        let state = Arc::new(One::new());
         let threads = [(); 2].map(|()| {
             let state = Arc::clone(&state);
             thread::spawn(move || {
                 if let Some(allow) = take(&state, 2, 1, 100) {
-                    state.refund(&quota(2), &allow, || 2, || at(100));
+                    state.refund(&quota(2), &allow, || at(100));
                 }
             })
         });

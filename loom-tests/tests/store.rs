@@ -60,10 +60,10 @@ fn at(nanos: u64) -> Now {
 /// One unit of `key`, as the limiter takes it.
 fn check(store: &Store, key: u64, burst: u64, nanos: u64) -> Option<Allow> {
     let quota = quota(burst);
-    let known = store.visit(&key, |state| state.take(&quota, 1, || at(nanos)));
+    let known = store.visit(&key, |visited| visited.take(&quota, 1, || at(nanos)));
     let decision = match known {
         Some(decision) => decision,
-        None => store.insert(&key, &quota, || at(nanos), |state, now| state.take(&quota, 1, || now)),
+        None => store.insert(&key, &quota, || at(nanos), |visited, now| visited.take(&quota, 1, || now)),
     };
     match decision {
         Decision::Allow(allow) => Some(allow),

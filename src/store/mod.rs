@@ -14,19 +14,16 @@ use crate::ticks::Now;
 
 pub use sharded::Sharded;
 
-/// All that is kept of a key.
+/// All that is kept of a key in its own place: eight bytes, so that what a look-up reads lies in one cache line.
 #[derive(Debug)]
 pub struct KeyState {
     bucket: Bucket,
-    refunds: Refunds,
 }
 
 impl KeyState {
-    /// A key that has taken nothing yet, and whose bucket is full from `tat` on. No two states of a store share the number
-    /// of their life, so that what was taken from one is not given back to another, nor to a later state of the same key;
-    /// its low 32 bits count.
-    pub fn new(life: u64, tat: u64) -> Self {
-        Self { bucket: Bucket::full_at(tat), refunds: Refunds::none(life) }
+    /// A key that has taken nothing yet, and whose bucket is full from `tat` on.
+    pub fn new(tat: u64) -> Self {
+        Self { bucket: Bucket::full_at(tat) }
     }
 
     /// Whether this equals a fresh state, in the eyes of whoever comes at `now` or later.
@@ -42,37 +39,53 @@ impl KeyState {
     pub(crate) fn tat(&self) -> u64 {
         self.bucket.tat()
     }
+}
+
+/// The state of a key as a visitor finds it.
+#[derive(Clone, Copy, Debug)]
+pub struct Visited<'a> {
+    state: &'a KeyState,
+    refunds: &'a Refunds,
+    /// Which key of which limiter this is, for refunds: what was taken from one is not given back to another.
+    id: u64,
+}
+
+impl<'a> Visited<'a> {
+    /// `state` and what goes with it.
+    pub const fn new(state: &'a KeyState, refunds: &'a Refunds, id: u64) -> Self {
+        Self { state, refunds, id }
+    }
 
     /// Takes `cost` units, all or nothing, at the time that `clock` tells. It is read last, see [`Bucket::take`].
     // Always: the copy for a new key, out of line, must not keep the one for a known key from being inlined.
     #[inline(always)]
-    pub fn take(&self, quota: &QuotaTicks, cost: u64, clock: impl FnOnce() -> Now) -> Decision {
+    pub fn take(self, quota: &QuotaTicks, cost: u64, clock: impl FnOnce() -> Now) -> Decision {
         let refunds = self.refunds.seen();
-        let (answer, now) = self.bucket.take(quota, cost, || quota.at(clock()));
-        Self::decision(answer, quota, now, cost, refunds)
+        let (answer, now) = self.state.bucket.take(quota, cost, || quota.at(clock()));
+        self.decision(answer, quota, now, cost, refunds)
     }
 
     /// What [`take`](Self::take) would answer. An allow of it has taken nothing that could be given back.
     #[inline]
-    pub fn peek(&self, quota: &QuotaTicks, cost: u64, now: Now) -> Decision {
+    pub fn peek(self, quota: &QuotaTicks, cost: u64, now: Now) -> Decision {
         let now = quota.at(now);
-        match Self::decision(self.bucket.peek(quota, cost, now), quota, now, cost, self.refunds.seen()) {
+        match self.decision(self.state.bucket.peek(quota, cost, now), quota, now, cost, self.refunds.seen()) {
             Decision::Allow(Allow { seen }) => Decision::Allow(Allow { seen: Seen { cost: 0, ..seen } }),
             deny => deny,
         }
     }
 
-    /// Gives back of what `allow` took what was taken from this state and has not come back by itself by the time that
-    /// `clock` tells. `refunds.rs` says how much that is, and why.
-    pub fn refund(&self, quota: &QuotaTicks, allow: &Allow, new_life: impl FnOnce() -> u64, clock: impl Fn() -> Now) {
+    /// Gives back of what `allow` took what was taken from here and has not come back by itself by the time that `clock`
+    /// tells. `refunds.rs` says how much that is, and why.
+    pub fn refund(self, quota: &QuotaTicks, allow: &Allow, clock: impl Fn() -> Now) {
         let seen = &allow.seen;
-        if seen.cost == 0 || seen.quota != *quota {
+        if seen.cost == 0 || seen.id != self.id || seen.quota != *quota {
             return;
         }
         let charge = quota.charge(seen.cost);
-        self.refunds.give_back(seen.refunds, quota.charge(quota.burst()), new_life, |given_back| {
+        self.refunds.give_back(seen.refunds, quota.charge(quota.burst()), |given_back| {
             let stayed_at = seen.tat.saturating_sub(given_back);
-            self.bucket.lower(|| {
+            self.state.bucket.lower(|| {
                 let now = quota.at(clock());
                 let by_time = charge.saturating_sub(now.saturating_sub(seen.now));
                 let by_debt = charge.min(stayed_at.saturating_sub(now));
@@ -82,8 +95,15 @@ impl KeyState {
     }
 
     #[inline]
-    fn decision(answer: Result<u64, u64>, quota: &QuotaTicks, now: u64, cost: u64, refunds: RefundsSeen) -> Decision {
-        let seen = |tat| Seen { quota: *quota, tat, now, cost, refunds };
+    fn decision(
+        self,
+        answer: Result<u64, u64>,
+        quota: &QuotaTicks,
+        now: u64,
+        cost: u64,
+        refunds: RefundsSeen,
+    ) -> Decision {
+        let seen = |tat| Seen { quota: *quota, tat, now, cost, refunds, id: self.id };
         match answer {
             Ok(tat) => Decision::Allow(Allow { seen: seen(tat) }),
             Err(tat) => Decision::Deny(Deny { seen: seen(tat) }),

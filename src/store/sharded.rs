@@ -3,6 +3,9 @@
 //! A known key takes its shard's lock for reading: two locked operations on a line that the threads of that shard
 //! share. A new key takes it for writing. A reader can therefore wait for a writer of its shard that was preempted.
 //!
+//! What refunds need is kept beside the tables, in words that the keys share by their hash: a key that is never refunded
+//! pays for it with a load.
+//!
 //! # Eviction
 //!
 //! An idle key equals a fresh one, so that dropping it loses nothing. Each newcomer looks at the [`SWEEP`] keys of its
@@ -29,10 +32,11 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::hash::{BuildHasher, Hash};
 
-use super::KeyState;
+use super::{KeyState, Visited};
 use crate::decision::{Allow, Decision};
 use crate::hasher::random;
 use crate::quota::QuotaTicks;
+use crate::refunds::Refunds;
 use crate::stats::Stats;
 use crate::sync::{AtomicU64, DashMap, Mutex, Ordering, SharedValue};
 use crate::ticks::Now;
@@ -41,15 +45,21 @@ use crate::ticks::Now;
 /// doubled.
 const SWEEP: usize = 2;
 
+/// How many words the keys share for their refunds: 32 KiB, of which each key in use occupies a cache line. The model
+/// checker keeps fewer.
+const REFUNDS: usize = if cfg!(loom) { 1 } else { 4_096 };
+
 /// The keys and their states.
 pub struct Sharded<K, S> {
     map: DashMap<K, KeyState, S>,
     /// What belongs to a shard beside its table. Locked only under the shard's own lock, and nothing under it.
     sides: Box<[Mutex<Side>]>,
+    refunds: Box<[Refunds]>,
     overflow: KeyState,
+    overflow_refunds: Refunds,
+    overflow_id: u64,
     keys: AtomicU64,
     max_keys: u64,
-    next_life: AtomicU64,
 }
 
 #[derive(Default)]
@@ -64,28 +74,28 @@ struct Side {
 impl<K: Eq + Hash, S: BuildHasher + Clone> Sharded<K, S> {
     /// `shards` is a power of two and at least 2.
     pub fn new(hasher: S, shards: usize, max_keys: u64) -> Self {
-        // From a random start, so that lives of different limiters differ too.
-        let life = random();
         Self {
             map: DashMap::with_capacity_and_hasher_and_shard_amount(0, hasher, shards),
             sides: (0..shards).map(|_| Mutex::new(Side::default())).collect(),
-            overflow: KeyState::new(life, 0),
+            refunds: (0..REFUNDS).map(|_| Refunds::none()).collect(),
+            overflow: KeyState::new(0),
+            overflow_refunds: Refunds::none(),
+            overflow_id: random(),
             keys: AtomicU64::new(0),
             max_keys,
-            next_life: AtomicU64::new(life.wrapping_add(1)),
         }
     }
 
     /// Hands the state of `key` to `f`, if there is one.
     #[inline]
-    pub fn visit<Q, R>(&self, key: &Q, f: impl FnOnce(&KeyState) -> R) -> Option<R>
+    pub fn visit<Q, R>(&self, key: &Q, f: impl FnOnce(Visited<'_>) -> R) -> Option<R>
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
         let hash = self.map.hasher().hash_one(key);
         let shard = self.map.shards()[self.map.determine_shard(hash as usize)].read();
-        shard.get(hash, |(known, _)| known.borrow() == key).map(|(_, state)| f(state.get()))
+        shard.get(hash, |(known, _)| known.borrow() == key).map(|(_, state)| f(self.visited(state.get(), hash)))
     }
 
     /// Hands the state of `key` to `f`, and makes it if there is none; at the cap, the overflow bucket. `f` is told
@@ -96,7 +106,7 @@ impl<K: Eq + Hash, S: BuildHasher + Clone> Sharded<K, S> {
         key: &Q,
         quota: &QuotaTicks,
         clock: impl Fn() -> Now,
-        f: impl FnOnce(&KeyState, Now) -> R,
+        f: impl FnOnce(Visited<'_>, Now) -> R,
     ) -> R
     where
         K: Borrow<Q>,
@@ -113,7 +123,7 @@ impl<K: Eq + Hash, S: BuildHasher + Clone> Sharded<K, S> {
         let mut shard = self.map.shards()[index].write();
         let now = clock();
         if let Some((_, state)) = shard.get(hash, |(known, _)| known.borrow() == key) {
-            return f(state.get(), now);
+            return f(self.visited(state.get(), hash), now);
         }
         let mut side = lock(&self.sides[index]);
 
@@ -143,12 +153,12 @@ impl<K: Eq + Hash, S: BuildHasher + Clone> Sharded<K, S> {
             self.keys.fetch_sub(1, Ordering::Relaxed);
             side.overflow += 1;
             self.overflow.full_no_earlier(side.floor);
-            return f(&self.overflow, now);
+            return f(self.visited_overflow(), now);
         }
         side.arrivals.push_back(hash);
-        let fresh = SharedValue::new(KeyState::new(self.new_life(), self.fresh_tat(&side)));
+        let fresh = SharedValue::new(KeyState::new(self.fresh_tat(&side)));
         let (_, state) = shard.insert_entry(hash, (owned, fresh), |(known, _)| hasher.hash_one(known));
-        f(state.get(), now)
+        f(self.visited(state.get(), hash), now)
     }
 
     /// What a check of a key that is not known would answer, be there room for it or not.
@@ -160,7 +170,7 @@ impl<K: Eq + Hash, S: BuildHasher + Clone> Sharded<K, S> {
     {
         let hash = self.map.hasher().hash_one(key);
         let side = lock(&self.sides[self.map.determine_shard(hash as usize)]);
-        KeyState::new(0, self.fresh_tat(&side)).peek(quota, cost, now)
+        self.visited(&KeyState::new(self.fresh_tat(&side)), hash).peek(quota, cost, now)
     }
 
     /// Gives back what `allow` took, be it of `key` or, before that had a bucket of its own, of the overflow.
@@ -169,8 +179,8 @@ impl<K: Eq + Hash, S: BuildHasher + Clone> Sharded<K, S> {
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        self.overflow.refund(quota, allow, || self.new_life(), &clock);
-        self.visit(key, |state| state.refund(quota, allow, || self.new_life(), &clock));
+        self.visited_overflow().refund(quota, allow, &clock);
+        self.visit(key, |visited| visited.refund(quota, allow, &clock));
     }
 
     /// Makes the state of `key` a fresh one: true if there was one.
@@ -183,7 +193,9 @@ impl<K: Eq + Hash, S: BuildHasher + Clone> Sharded<K, S> {
         let mut shard = self.map.shards()[self.map.determine_shard(hash as usize)].write();
         match shard.get_mut(hash, |(known, _)| known.borrow() == key) {
             Some((_, state)) => {
-                *state.get_mut() = KeyState::new(self.new_life(), 0);
+                // First, so that no refund of an earlier take finds the fresh state.
+                self.refunds_of(hash).renew();
+                *state.get_mut() = KeyState::new(0);
                 true
             }
             None => false,
@@ -206,9 +218,18 @@ impl<K: Eq + Hash, S: BuildHasher + Clone> Sharded<K, S> {
         stats
     }
 
-    fn new_life(&self) -> u64 {
-        // Relaxed: all that matters is that no number is given twice.
-        self.next_life.fetch_add(1, Ordering::Relaxed)
+    #[inline]
+    fn visited<'a>(&'a self, state: &'a KeyState, hash: u64) -> Visited<'a> {
+        Visited::new(state, self.refunds_of(hash), hash)
+    }
+
+    fn visited_overflow(&self) -> Visited<'_> {
+        Visited::new(&self.overflow, &self.overflow_refunds, self.overflow_id)
+    }
+
+    #[inline]
+    fn refunds_of(&self, hash: u64) -> &Refunds {
+        &self.refunds[hash as usize % REFUNDS]
     }
 
     /// Where the bucket of a newcomer starts, its own or the overflow.
@@ -220,11 +241,15 @@ impl<K: Eq + Hash, S: BuildHasher + Clone> Sharded<K, S> {
 #[cfg(not(loom))]
 impl<K: Eq + Hash, S: BuildHasher + Clone> Sharded<K, S> {
     /// A copy of every key with its state as `f` sees it, locking one shard at a time.
-    pub(crate) fn snapshot<R>(&self, f: impl Fn(&KeyState) -> R) -> Vec<(K, R)>
+    pub(crate) fn snapshot<R>(&self, f: impl Fn(Visited<'_>) -> R) -> Vec<(K, R)>
     where
         K: Clone,
     {
-        self.map.iter().map(|entry| (entry.key().clone(), f(entry.value()))).collect()
+        let copy = |entry: dashmap::mapref::multiple::RefMulti<'_, K, KeyState>| {
+            let hash = self.map.hasher().hash_one(entry.key());
+            (entry.key().clone(), f(self.visited(entry.value(), hash)))
+        };
+        self.map.iter().map(copy).collect()
     }
 }
 
