@@ -196,8 +196,9 @@ impl<K: Eq + Hash, S: BuildHasher + Clone> Limiter<K, S> {
     /// A refund makes up for its own take and no more: in any window of length *t*, what was admitted and not given
     /// back is at most `burst + rate × t`. It never lifts a bucket above its burst, and it is worth at most what of the
     /// take has not come back by itself: units that were refilled since are not given twice. Where other units of the
-    /// key were given back in between, that can't always be told, and it is worth less rather than more. An allow of
-    /// another key, of a key that was reset since, or of a peek gives back nothing.
+    /// key were given back in between, that can't always be told, and it is worth less rather than more. An allow of a
+    /// key that was reset since gives back nothing. (In these two, one in 4,096 of the other keys counts as the same.)
+    /// An allow of another key or of a peek gives back nothing either.
     ///
     /// Refunds of one key wait for one another; checks never wait for them.
     ///

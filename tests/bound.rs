@@ -117,12 +117,21 @@ proptest! {
 
     #[test]
     fn keys_that_come_and_go_are_decided_as_if_none_ever_went((quota, steps) in keyed_scripts(0)) {
-        play_keyed(quota, u64::MAX, &steps);
+        play_keyed(quota, u64::MAX, false, &steps);
     }
 
     #[test]
-    fn neither_a_cap_nor_a_clock_that_goes_back_gives_a_key_more((quota, steps) in keyed_scripts(1), room in 1_u64..12) {
-        play_keyed(quota, room, &steps);
+    fn neither_a_cap_nor_a_clock_that_goes_back_gives_a_key_more(
+        (quota, steps) in keyed_scripts(1),
+        room in 1_u64..12,
+        shared in any::<bool>(),
+    ) {
+        play_keyed(quota, room, shared, &steps);
+    }
+
+    #[test]
+    fn keys_that_share_what_their_refunds_need_gain_nothing((quota, steps) in keyed_scripts(0)) {
+        play_keyed(quota, u64::MAX, true, &steps);
     }
 }
 

@@ -22,8 +22,8 @@ pub fn bound(data: &[u8]) {
 
 /// Reads steps on a keyed limiter, with a cap or without, and compares it with the obvious one.
 pub fn keyed(data: &[u8]) {
-    if let Ok((quota, max_keys, steps)) = keyed_script(&mut Unstructured::new(data)) {
-        play_keyed(quota, max_keys, &steps);
+    if let Ok((quota, max_keys, shared, steps)) = keyed_script(&mut Unstructured::new(data)) {
+        play_keyed(quota, max_keys, shared, &steps);
     }
 }
 
@@ -73,10 +73,11 @@ pub fn headers(data: &[u8]) {
     }
 }
 
-fn keyed_script(data: &mut Unstructured<'_>) -> Result<(Quota, u64, Vec<KeyedStep>)> {
+fn keyed_script(data: &mut Unstructured<'_>) -> Result<(Quota, u64, bool, Vec<KeyedStep>)> {
     let quota = Quota::per_second(data.int_in_range(0..=20)?).burst(data.int_in_range(1..=6)?);
     let max_keys = data.int_in_range(1..=12)?;
     let max_keys = if max_keys == 12 { u64::MAX } else { max_keys };
+    let shared = bool::arbitrary(data)?;
     let mut steps = Vec::new();
     while !data.is_empty() && steps.len() < 512 {
         let key = data.int_in_range(0..=23)?;
@@ -88,7 +89,7 @@ fn keyed_script(data: &mut Unstructured<'_>) -> Result<(Quota, u64, Vec<KeyedSte
             _ => KeyedStep::Take(key, data.int_in_range(0..=7)?),
         });
     }
-    Ok((quota, max_keys, steps))
+    Ok((quota, max_keys, shared, steps))
 }
 
 fn script(data: &mut Unstructured<'_>) -> Result<(Quota, Vec<Step>)> {

@@ -2,6 +2,7 @@
 //! nothing and shares nothing.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasher, Hasher};
 use std::time::Duration;
 
 use tollgate::{Decision, DirectLimiter, Limiter, Now, Quota};
@@ -23,10 +24,43 @@ pub(crate) enum KeyedStep {
     Reset(u8),
 }
 
-/// Plays `steps` on a limiter with room for `max_keys`. While there was room and the clock ran forwards, every answer is
-/// that of the obvious limiter; and always, what each key keeps between two resets is within the bound.
-pub(crate) fn play_keyed(quota: Quota, max_keys: u64, steps: &[KeyedStep]) {
-    let builder = Limiter::builder().quota(quota).keys::<u8>().shards(2).max_keys(max_keys);
+/// Hashes of which the low bits, by which keys share what their refunds need, are all different or all the same.
+#[derive(Clone)]
+struct LowBits {
+    shared: bool,
+}
+
+struct Last {
+    shared: bool,
+    hash: u64,
+}
+
+impl BuildHasher for LowBits {
+    type Hasher = Last;
+
+    fn build_hasher(&self) -> Last {
+        Last { shared: self.shared, hash: 0 }
+    }
+}
+
+impl Hasher for Last {
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            let spread = u64::from(*byte + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15) & !0xFFF;
+            self.hash = if self.shared { spread } else { spread | u64::from(*byte) };
+        }
+    }
+
+    fn finish(&self) -> u64 {
+        self.hash
+    }
+}
+
+/// Plays `steps` on a limiter with room for `max_keys`. While there was room, the clock ran forwards, and no two keys
+/// shared what their refunds need, every answer is that of the obvious limiter; and always, what each key keeps between
+/// two resets is within the bound.
+pub(crate) fn play_keyed(quota: Quota, max_keys: u64, shared: bool, steps: &[KeyedStep]) {
+    let builder = Limiter::builder().quota(quota).keys::<u8>().shards(2).max_keys(max_keys).hasher(LowBits { shared });
     let Ok(limiter) = builder.build() else { return };
     let obvious = || DirectLimiter::new(quota).expect("what one limiter takes, the other takes");
     let mut map: HashMap<u8, DirectLimiter> = HashMap::new();
@@ -34,7 +68,7 @@ pub(crate) fn play_keyed(quota: Quota, max_keys: u64, steps: &[KeyedStep]) {
     let mut admitted: HashMap<u8, Vec<Admission>> = HashMap::new();
     let mut refundable = Vec::new();
     let mut now = 0_u64;
-    let mut alike = true;
+    let mut alike = !shared;
 
     for step in steps {
         let instant = Now::since_origin(Duration::from_nanos(now)).expect("steps end before the last instant");
