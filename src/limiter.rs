@@ -33,6 +33,9 @@ use crate::ticks::Now;
 /// quota until there is room, and [`stats`](Limiter::stats) counts them; who is known already is decided as before.
 /// Whoever invents keys can't use up memory, but can use up that bucket, so that real newcomers are denied meanwhile.
 ///
+/// Before its first key a limiter takes 32 KiB, and 200 bytes for each shard: make one for each quota, not one for each
+/// client.
+///
 /// ```
 /// use tollgate::{Decision, Limiter, Quota};
 ///

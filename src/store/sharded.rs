@@ -45,14 +45,14 @@ use crate::ticks::Now;
 /// doubled.
 const SWEEP: usize = 2;
 
-/// How many words the keys share for their refunds: 32 KiB, of which each key in use occupies a cache line. The model
-/// checker keeps fewer.
+/// How many words the keys share for their refunds: 32 KiB, so that keys that are refunded seldom meet. The model checker
+/// has one.
 const REFUNDS: usize = if cfg!(loom) { 1 } else { 4_096 };
 
 /// The keys and their states.
 pub struct Sharded<K, S> {
     map: DashMap<K, KeyState, S>,
-    /// What belongs to a shard beside its table. Locked only under the shard's own lock, and nothing under it.
+    /// What belongs to a shard beside its table. Changed only under the shard's own lock; nothing is locked under it.
     sides: Box<[Mutex<Side>]>,
     refunds: Box<[Refunds]>,
     overflow: KeyState,
@@ -245,11 +245,12 @@ impl<K: Eq + Hash, S: BuildHasher + Clone> Sharded<K, S> {
     where
         K: Clone,
     {
-        let copy = |entry: dashmap::mapref::multiple::RefMulti<'_, K, KeyState>| {
+        let mut copies = Vec::new();
+        for entry in self.map.iter() {
             let hash = self.map.hasher().hash_one(entry.key());
-            (entry.key().clone(), f(self.visited(entry.value(), hash)))
-        };
-        self.map.iter().map(copy).collect()
+            copies.push((entry.key().clone(), f(self.visited(entry.value(), hash))));
+        }
+        copies
     }
 }
 
