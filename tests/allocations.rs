@@ -1,39 +1,15 @@
-//! A check of a known key allocates nothing. A file of its own, for the allocator counts for the whole process.
-#![allow(unsafe_code, reason = "an allocator can't be written without; this one counts and hands on to the system's")]
+//! A check of a known key allocates nothing.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
+mod counting;
+
 use std::hint::black_box;
 
 use tollgate::{Decision, DirectLimiter, Limiter, Quota};
 
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-struct Counting;
-
-// SAFETY: every call goes on to the system's allocator with its arguments unchanged, and what that returns is returned.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        // SAFETY: the caller keeps `GlobalAlloc::alloc`'s conditions, which are the same.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        // SAFETY: `block` came from `System.alloc` with this layout, as the caller promises.
-        unsafe { System.dealloc(block, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
-
 fn allocations(work: impl FnOnce()) -> u64 {
-    let before = ALLOCATIONS.get();
+    let before = counting::calls();
     work();
-    ALLOCATIONS.get() - before
+    counting::calls() - before
 }
 
 #[test]

@@ -1,39 +1,16 @@
-//! Memory follows the keys. A file of its own, for the allocator counts for the whole process.
-#![allow(unsafe_code, reason = "an allocator can't be written without; this one counts and hands on to the system's")]
+//! Memory follows the keys.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicUsize, Ordering};
+mod counting;
+
 use std::time::Duration;
 
+use counting::in_use;
 use tollgate::{Limiter, Now, Quota};
-
-static IN_USE: AtomicUsize = AtomicUsize::new(0);
-
-struct Counting;
-
-// SAFETY: every call goes on to the system's allocator with its arguments unchanged, and what that returns is returned.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        IN_USE.fetch_add(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller keeps `GlobalAlloc::alloc`'s conditions, which are the same.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        IN_USE.fetch_sub(layout.size(), Ordering::Relaxed);
-        // SAFETY: `block` came from `System.alloc` with this layout, as the caller promises.
-        unsafe { System.dealloc(block, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 /// One test, so that nothing else allocates meanwhile.
 #[test]
 fn memory_follows_the_keys() {
     const MILLION: u64 = 1_000_000;
-    let in_use = || IN_USE.load(Ordering::Relaxed);
     let at = |seconds| Now::since_origin(Duration::from_secs(seconds)).expect("an early instant");
     let limiter = Limiter::new(Quota::per_second(1)).expect("a quota that makes sense");
     let come = |keys: std::ops::Range<u64>, seconds| {
