@@ -20,11 +20,6 @@ const RELAXED: Ordering = Ordering::Relaxed;
 pub struct Bucket(AtomicU64);
 
 impl Bucket {
-    /// A full bucket.
-    pub fn full() -> Self {
-        Self::full_at(0)
-    }
-
     /// A bucket that is full from `tat` on.
     pub fn full_at(tat: u64) -> Self {
         Self(AtomicU64::new(tat))

@@ -90,14 +90,17 @@ impl<K, S> Builder<K, S> {
     ///
     /// # Errors
     ///
-    /// [`BuildError`] if no quota was given, if it makes no sense (see [`Quota`]), or for a number of shards that is
-    /// no power of two from 2 to 65,536.
+    /// [`BuildError`] if no quota was given, if it makes no sense (see [`Quota`]), if there is room for no key, or for a
+    /// number of shards that is no power of two from 2 to 65,536.
     pub fn build(self) -> Result<Limiter<K, S>, BuildError>
     where
         K: Eq + Hash,
         S: BuildHasher + Clone,
     {
         let quota = QuotaTicks::new(self.quota.ok_or(BuildError::NoQuota)?)?;
+        if self.max_keys == 0 {
+            return Err(BuildError::NoRoom);
+        }
         let shards = match self.shards {
             None => default_shards(),
             Some(shards) if shards.is_power_of_two() && (2..=65_536).contains(&shards) => shards,

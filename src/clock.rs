@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use crate::ticks::{MAX_NOW, Now};
+use crate::ticks::{MAX_NOW, Now, PER_NANO};
 
 #[cfg(feature = "test-util")]
 pub use test_clock::TestClock;
@@ -74,7 +74,7 @@ impl Clock {
     pub fn drift_ppm(&self) -> Option<f64> {
         match &self.0 {
             Source::Precise(counter) => {
-                let precise = counter.now().ticks() as f64 / 8.0;
+                let precise = counter.now().ticks() as f64 / PER_NANO as f64;
                 let std = nanos_since(counter.made).max(1);
                 Some((precise / std as f64 - 1.0) * 1e6)
             }
@@ -108,7 +108,7 @@ impl Counter {
     fn new() -> Self {
         let clock = quanta::Clock::new();
         // Ticks in 2^40 counts: to some 10^-12 what quanta goes by, be a count a third of a nanosecond or 40 of them.
-        let ticks = u128::from(clock.delta_as_nanos(0, 1 << 40)) * 8;
+        let ticks = u128::from(clock.delta_as_nanos(0, 1 << 40)) * u128::from(PER_NANO);
         let shift = u128::BITS - (ticks >> 40).leading_zeros();
         let scale = ((ticks << 24) >> shift) as u64;
         let last =

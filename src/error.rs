@@ -40,6 +40,8 @@ pub enum BuildError {
         /// The quota that was refused.
         quota: Quota,
     },
+    /// There is room for no key at all, so that all would share one bucket.
+    NoRoom,
     /// The number of shards is not a power of two from 2 to 65,536.
     BadShards {
         /// The number that was refused.
@@ -73,6 +75,11 @@ impl fmt::Display for BuildError {
             Self::BurstTooLarge { quota } => {
                 write!(f, "quota `{quota}`: a burst that never refills is at most 2^60 units")
             }
+            Self::NoRoom => write!(
+                f,
+                "room for 0 keys: give at least 1 with `.max_keys(n)`, or use a `DirectLimiter` for one bucket that \
+                 all share"
+            ),
             Self::BadShards { shards } => {
                 write!(f, "{shards} shards: give a power of two from 2 to 65,536")
             }

@@ -82,7 +82,7 @@ pub use crate::{
     ticks::Now,
 };
 
-/// What the model checker and the benches look into. Not part of the public interface: anything here may change or
+/// What the models and tests look into. Not part of the public interface: anything here may change or
 /// go in any version.
 #[doc(hidden)]
 pub mod internal {

@@ -80,7 +80,7 @@ impl Refunds {
     /// The word as it is now: to be read before the take.
     #[inline]
     pub(crate) fn seen(&self) -> RefundsSeen {
-        // Acquire: pairs with `give_back`. Who sees a refund ended also sees `tat` lowered.
+        // Acquire: pairs with the store in `alone`. Who sees a refund ended also sees `tat` lowered.
         RefundsSeen(self.0.load(Ordering::Acquire))
     }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::error::TimeError;
 
 /// Ticks in a nanosecond.
-const PER_NANO: u64 = 8;
+pub(crate) const PER_NANO: u64 = 8;
 
 /// The latest instant there is: 2^61 ticks, nine years. A bucket is at most [`MAX_FILL`] ahead of it, so its word
 /// stays below 2^62.

@@ -103,7 +103,7 @@ fn a_cost_of_zero_and_a_peek_take_nothing() {
 #[test]
 fn a_denial_writes_nothing() {
     let quota = QuotaTicks::new(Quota::per_second(3).burst(2)).unwrap();
-    let bucket = Bucket::full();
+    let bucket = Bucket::full_at(0);
     assert!(bucket.take(&quota, 2, || 1_000).0.is_ok());
     let word = bucket.tat();
     for (cost, now) in [(1, 1_000), (2, 500), (1, 0), (3, 5_000_000_000), (u64::MAX, 0)] {
@@ -173,7 +173,7 @@ fn a_refund_gives_back_its_own_take_and_no_more() {
 #[test]
 fn a_refund_stops_where_the_bucket_is_full() {
     let quota = QuotaTicks::new(Quota::per_second(1)).unwrap();
-    let bucket = Bucket::full();
+    let bucket = Bucket::full_at(0);
     assert!(bucket.take(&quota, 1, || 1_000).0.is_ok());
     assert_eq!(bucket.lower(|| (8, 900)), 8);
     assert!(bucket.lower(|| (u64::MAX, 900)) > 8);
@@ -336,6 +336,8 @@ fn entries_show_every_key_as_a_peek_would() {
 #[test]
 fn builders_say_what_is_wrong() {
     assert_eq!(Limiter::builder().build().unwrap_err(), BuildError::NoQuota);
+    let no_room = Limiter::builder().quota(Quota::per_second(1)).max_keys(0).build();
+    assert_eq!(no_room.unwrap_err(), BuildError::NoRoom);
     for shards in [0, 1, 3, 100, 1 << 17] {
         let error = Limiter::builder().quota(Quota::per_second(1)).shards(shards).build().unwrap_err();
         assert_eq!(error, BuildError::BadShards { shards });

@@ -49,17 +49,17 @@ fn drain<const BURST: u64>(bucket: &Bucket) -> u64 {
 #[test]
 fn callers_at_one_instant_share_the_burst_exactly() {
     model(|| {
-        let bucket = Arc::new(Bucket::full());
+        let bucket = Arc::new(Bucket::full_at(0));
         assert_eq!(all([take::<1>, take::<1>, take::<1>], &bucket), 1);
         assert_eq!(drain::<1>(&bucket), 0);
     });
     model(|| {
-        let bucket = Arc::new(Bucket::full());
+        let bucket = Arc::new(Bucket::full_at(0));
         assert_eq!(all([take::<2>, take::<2>, take::<2>], &bucket), 2);
         assert_eq!(drain::<2>(&bucket), 0);
     });
     model(|| {
-        let bucket = Arc::new(Bucket::full());
+        let bucket = Arc::new(Bucket::full_at(0));
         assert_eq!(all([take::<4>, take::<4>, take::<4>], &bucket), 3);
         assert_eq!(drain::<4>(&bucket), 1);
     });
@@ -70,12 +70,12 @@ fn callers_at_one_instant_share_the_burst_exactly() {
 #[test]
 fn a_refund_that_races_a_take_neither_lifts_nor_loses() {
     model(|| {
-        let bucket = Arc::new(Bucket::full());
+        let bucket = Arc::new(Bucket::full_at(0));
         let kept = all([take::<2>, take_and_give_back::<2>, take::<2>], &bucket);
         assert_eq!(kept + drain::<2>(&bucket), 2);
     });
     model(|| {
-        let bucket = Arc::new(Bucket::full());
+        let bucket = Arc::new(Bucket::full_at(0));
         let kept = all([take::<1>, take_and_give_back::<1>], &bucket);
         assert_eq!(kept + drain::<1>(&bucket), 1);
     });
@@ -85,7 +85,7 @@ fn a_refund_that_races_a_take_neither_lifts_nor_loses() {
 #[test]
 fn refunds_that_race_stop_at_the_burst() {
     model(|| {
-        let bucket = Arc::new(Bucket::full());
+        let bucket = Arc::new(Bucket::full_at(0));
         assert!(bucket.take(&quota(3), 3, || NOW).0.is_ok());
         let other = Arc::clone(&bucket);
         let thread = thread::spawn(move || other.lower(|| (8, NOW + 4)));
@@ -102,7 +102,7 @@ fn instants_out_of_order_refill_nothing_twice() {
         u64::from(bucket.take(&quota(1), 1, || NOW + 8).0.is_ok())
     }
     model(|| {
-        let bucket = Arc::new(Bucket::full());
+        let bucket = Arc::new(Bucket::full_at(0));
         // Within the 8 ticks of one unit: 1 + 1 at most, and the later instant alone is one too.
         let admitted = all([take::<1>, late, take::<1>], &bucket);
         assert!((1..=2).contains(&admitted), "{admitted}");

@@ -14,7 +14,7 @@ use crate::ticks::Now;
 
 pub use sharded::Sharded;
 
-/// All that is kept of a key in its own place: eight bytes, so that what a look-up reads lies in one cache line.
+/// All that is kept of a key in its own place: eight bytes, so that a table is small and a look-up reads little of it.
 #[derive(Debug)]
 pub struct KeyState {
     bucket: Bucket,

@@ -254,7 +254,7 @@ impl<K: Eq + Hash, S: BuildHasher + Clone> Sharded<K, S> {
     }
 }
 
-/// Nothing that runs under the lock can panic but a key's own `Hash`; then what it guards is whole all the same.
+/// Nothing that runs under the lock can panic but a key's own `Hash`; then, at worst, one key is not looked at again.
 fn lock(side: &Mutex<Side>) -> crate::sync::MutexGuard<'_, Side> {
     side.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
