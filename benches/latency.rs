@@ -1,8 +1,12 @@
 //! How long does the slowest check take while keys come and go? One thread times single checks of keys that are in use,
-//! another brings new ones as fast as it can; keys go idle a second after their last check. Governor's user has to call
-//! `retain_recent`: here the thread that brings the keys does, each time a tenth of them is new.
+//! another brings new ones as fast as it can; keys go idle a microsecond for each key after their last check, in about
+//! the time in which all of them are replaced. Governor's user has to call `retain_recent`: here the thread that brings
+//! the keys does, each time a tenth of them is new.
 //!
-//! `cargo bench --bench latency`, or with `-- --keys 10000000`.
+//! A check that takes longer than the interval at which requests would come, 2 µs, stands for all that would have waited
+//! behind it: a stall of a second is not one slow check in a second, it is half a million.
+//!
+//! `cargo bench --bench latency`, or with `-- --keys 10000000 --shards 1024`.
 #![allow(clippy::print_stdout, reason = "a bench prints what it has found")]
 #![allow(clippy::expect_used, reason = "a bench that can't be set up has nothing to measure")]
 #![allow(missing_docs, unreachable_pub, clippy::exhaustive_structs, reason = "no library")]
@@ -13,33 +17,52 @@ use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
+use clap::Parser;
 use comfy_table::presets::ASCII_MARKDOWN;
 use comfy_table::{CellAlignment, Table};
 use hdrhistogram::Histogram;
-use peers::{Subject, Terms, governor, string_key, tollgate};
+use peers::{Subject, Terms, governor, string_key};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
-
-/// A unit comes back in a second.
-const TERMS: Terms = Terms { rate_per_hour: 3_600, burst: 4 };
+use tollgate::Limiter;
 
 const CHECKS: u64 = 5_000_000;
 
+/// Between two requests, in nanoseconds.
+const INTERVAL: u64 = 2_000;
+
 const QUANTILES: [f64; 5] = [0.5, 0.99, 0.999, 0.9999, 1.0];
 
+/// How long does the slowest check take while keys come and go?
+#[derive(Parser)]
+struct Arguments {
+    /// How many keys are in use
+    #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(10..3_600_000_000))]
+    keys: u64,
+    /// Shards of our limiter, unless the default
+    #[arg(long)]
+    shards: Option<usize>,
+    /// What cargo gives to every bench
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
 fn main() {
-    let mut arguments = std::env::args().skip_while(|argument| argument != "--keys").skip(1);
-    let keys = arguments.next().map_or(1_000_000, |keys| keys.parse().expect("--keys takes a number"));
+    let Arguments { keys, shards, .. } = Arguments::parse();
+    // A unit comes back in a microsecond for each key.
+    let terms = Terms { rate_per_hour: (3_600_000_000 / keys) as u32, burst: 4 };
 
     let mut table = Table::new();
     table.load_style(ASCII_MARKDOWN);
     table.set_header(["ns", "p50", "p99", "p99.9", "p99.99", "max", "new keys"]);
     for at_rest in [true, false] {
-        let ours = tollgate::<String>(TERMS);
+        let builder = Limiter::builder().quota(terms.tollgate());
+        let builder = shards.into_iter().fold(builder, |builder, shards| builder.shards(shards));
+        let ours = builder.build().expect("terms make sense");
         row(&mut table, &ours, &|| (), keys, at_rest);
         println!("{}", ours.stats());
         drop(ours);
-        let theirs = governor::<String>(TERMS);
+        let theirs = governor::<String>(terms);
         row(&mut table, &theirs, &|| theirs.retain_recent(), keys, at_rest);
     }
     for column in table.column_iter_mut().skip(1) {
@@ -86,7 +109,8 @@ fn timed_checks(subject: &dyn Subject<String>, newest: &AtomicU64, keys: u64) ->
         let start = clock.raw();
         black_box(subject.check(&key));
         let end = clock.raw();
-        histogram.record(clock.delta_as_nanos(start, end)).expect("a histogram that grows");
+        let taken = clock.delta_as_nanos(start, end);
+        histogram.record_correct(taken, INTERVAL).expect("a histogram that grows");
     }
     histogram
 }

@@ -1,7 +1,7 @@
 //! Is a keyed check faster than governor's, and by how much? Interleaved rounds in one run; of each the median, and the
 //! ratio of each round to governor's in that round: median, least, greatest.
 //!
-//! `cargo bench --bench ratios`, or with `-- --rounds 15`.
+//! `cargo bench --bench ratios`, or with `-- --rounds 15 "string, 10k"` for the groups of that name.
 #![allow(clippy::print_stdout, reason = "a bench prints what it has found")]
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "a bench that can't be set up has nothing to measure")]
 #![allow(missing_docs, unreachable_pub, clippy::exhaustive_structs, reason = "no library")]
@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::thread;
 use std::time::Instant;
 
+use clap::Parser;
 use comfy_table::presets::ASCII_MARKDOWN;
 use comfy_table::{CellAlignment, Table};
 use peers::{HOURLY, Load, PLENTY, Subject, Terms, fast_governor, governor, load, string_key, tollgate};
@@ -26,51 +27,78 @@ struct Row<'a> {
     measure: Box<dyn Fn() -> f64 + 'a>,
 }
 
-fn main() {
-    let mut arguments = std::env::args().skip_while(|argument| argument != "--rounds").skip(1);
-    let rounds = arguments.next().map_or(9, |rounds| rounds.parse().expect("--rounds takes a number"));
+/// Is a check faster than governor's, and by how much?
+#[derive(Parser)]
+struct Arguments {
+    /// How many rounds are measured, after one to warm up
+    #[arg(long, default_value_t = 9)]
+    rounds: usize,
+    /// Only groups whose name contains this
+    #[arg(default_value = "")]
+    only: String,
+    /// What cargo gives to every bench
+    #[arg(long, hide = true)]
+    bench: bool,
+}
 
+struct Report {
+    arguments: Arguments,
+    table: Table,
+}
+
+fn main() {
+    let arguments = Arguments::parse();
+    let rounds = arguments.rounds;
     let mut table = Table::new();
     table.load_style(ASCII_MARKDOWN);
     table.set_header(["row", "what", "ns", "ratio", "least", "greatest"]);
-    direct(&mut table, rounds);
-    for (name, keys, zipf) in [("hot key", 1, false), ("10k uniform", 10_000, false), ("1M zipf 1.0", 1_000_000, true)]
-    {
-        keyed(&mut table, rounds, "u64", &load(name, u64::from, keys, zipf, 1 << 20));
-        keyed(&mut table, rounds, "string", &load(name, string_key, keys, zipf, 1 << 20));
-    }
     for column in table.column_iter_mut().skip(2) {
         column.set_cell_alignment(CellAlignment::Right);
     }
-    println!("\n{rounds} interleaved rounds, medians; the ratio is to the last of each group\n\n{table}");
+    let mut report = Report { arguments, table };
+    direct(&mut report);
+    for (name, keys, zipf) in [("hot key", 1, false), ("10k uniform", 10_000, false), ("1M zipf 1.0", 1_000_000, true)]
+    {
+        keyed(&mut report, "u64", &load(name, u64::from, keys, zipf, 1 << 20));
+        keyed(&mut report, "string", &load(name, string_key, keys, zipf, 1 << 20));
+    }
+    println!("\n{rounds} interleaved rounds, medians; the ratio is to the last of each group\n\n{}", report.table);
 }
 
-/// Runs the rows of one group in turn, and adds them to the table, each compared with the last.
-fn group(table: &mut Table, rounds: usize, title: &str, rows: &[Row<'_>]) {
-    println!("{title}");
-    let mut times = vec![Vec::new(); rows.len()];
-    for round in 0..=rounds {
-        for (row, times) in rows.iter().zip(&mut times) {
-            let time = (row.measure)();
-            // The first round warms up.
-            if round > 0 {
-                times.push(time);
+impl Report {
+    fn wants(&self, title: &str) -> bool {
+        title.contains(&self.arguments.only)
+    }
+
+    /// Runs the rows of one group in turn, and adds them to the table, each compared with the last.
+    fn group(&mut self, title: &str, rows: &[Row<'_>]) {
+        if !self.wants(title) {
+            return;
+        }
+        println!("{title}");
+        let mut times = vec![Vec::new(); rows.len()];
+        for round in 0..=self.arguments.rounds {
+            for (row, times) in rows.iter().zip(&mut times) {
+                let time = (row.measure)();
+                // The first round warms up.
+                if round > 0 {
+                    times.push(time);
+                }
             }
         }
-    }
-    let (base, _) = times.split_last().map(|(base, others)| (base.clone(), others)).expect("a group has rows");
-    for (row, times) in rows.iter().zip(&times) {
-        let mut ratios: Vec<f64> = times.iter().zip(&base).map(|(time, base)| time / base).collect();
-        let mut times = times.clone();
-        let (time, ratio) = (median(&mut times), median(&mut ratios));
-        table.add_row([
-            title.to_owned(),
-            row.name.to_owned(),
-            format!("{time:.1}"),
-            format!("{ratio:.2}"),
-            format!("{:.2}", ratios[0]),
-            format!("{:.2}", ratios[ratios.len() - 1]),
-        ]);
+        let base = times.last().cloned().expect("a group has rows");
+        for (row, times) in rows.iter().zip(&mut times) {
+            let mut ratios: Vec<f64> = times.iter().zip(&base).map(|(time, base)| time / base).collect();
+            let (time, ratio) = (median(times), median(&mut ratios));
+            self.table.add_row([
+                title.to_owned(),
+                row.name.to_owned(),
+                format!("{time:.1}"),
+                format!("{ratio:.2}"),
+                format!("{:.2}", ratios[0]),
+                format!("{:.2}", ratios[ratios.len() - 1]),
+            ]);
+        }
     }
 }
 
@@ -90,15 +118,13 @@ fn timed(checks: u64, mut check: impl FnMut()) -> f64 {
 }
 
 /// One bucket, beside the floor: a TSC read, a load and a compare-and-swap.
-fn direct(table: &mut Table, rounds: usize) {
+fn direct(report: &mut Report) {
     const CHECKS: u64 = 2_000_000;
     let plenty = DirectLimiter::new(tollgate::Quota::per_second(4_000_000_000)).unwrap();
     let theirs = governor::RateLimiter::direct(governor::Quota::per_second(4_000_000_000.try_into().unwrap()));
     let clock = quanta::Clock::new();
     let word = AtomicU64::new(0);
-    group(
-        table,
-        rounds,
+    report.group(
         "direct, allowed",
         &[
             Row {
@@ -121,9 +147,7 @@ fn direct(table: &mut Table, rounds: usize) {
     let hourly = DirectLimiter::new(HOURLY.tollgate()).unwrap();
     let theirs = governor::RateLimiter::direct(HOURLY.governor());
     assert!(hourly.check().is_allowed() && theirs.check().is_ok());
-    group(
-        table,
-        rounds,
+    report.group(
         "direct, denied",
         &[
             Row {
@@ -135,50 +159,48 @@ fn direct(table: &mut Table, rounds: usize) {
     );
 }
 
-fn keyed<K: Eq + Hash + Clone + Send + Sync + 'static>(table: &mut Table, rounds: usize, kind: &str, load: &Load<K>) {
+fn keyed<K: Eq + Hash + Clone + Send + Sync + 'static>(report: &mut Report, kind: &str, load: &Load<K>) {
     let hot = load.keys.len() == 1;
     for (outcome, terms) in [("allowed", PLENTY), ("denied", HOURLY)] {
         if outcome == "allowed" || hot {
             let title = format!("{kind}, {}, {outcome}", load.name);
-            let subjects = subjects(terms, load);
-            let one = |subject: &dyn Subject<K>| one_thread(subject, load);
-            measure(table, rounds, &title, &subjects, &one);
+            report.subjects(&title, terms, load, &|subject| one_thread(subject, load));
             if hot {
                 let two = |subject: &dyn Subject<K>| two_threads(subject, &[&load.keys, &load.keys]);
-                measure(table, rounds, &format!("{title}, 2 threads"), &subjects, &two);
+                report.subjects(&format!("{title}, 2 threads"), terms, load, &two);
             }
         }
     }
     if load.name == "10k uniform" {
         let (mine, yours) = load.keys.split_at(load.keys.len() / 2);
-        let two = |subject: &dyn Subject<K>| two_threads(subject, &[mine, yours]);
         let title = format!("{kind}, own keys, allowed, 2 threads");
-        measure(table, rounds, &title, &subjects(PLENTY, load), &two);
+        report.subjects(&title, PLENTY, load, &|subject| two_threads(subject, &[mine, yours]));
     }
 }
 
-/// Each limiter with every key known to it; governor as it comes is last, the one to compare with.
-fn subjects<K: Eq + Hash + Clone + Send + Sync + 'static>(terms: Terms, load: &Load<K>) -> [Box<dyn Subject<K>>; 3] {
-    let subjects: [Box<dyn Subject<K>>; 3] =
-        [Box::new(tollgate(terms)), Box::new(fast_governor(terms)), Box::new(governor(terms))];
-    for subject in &subjects {
-        assert!(load.keys.iter().all(|key| subject.check(key)), "{} denies a new key", subject.name());
+impl Report {
+    /// A group with each limiter, every key known to it; governor as it comes is last, the one to compare with.
+    fn subjects<K: Eq + Hash + Clone + Send + Sync + 'static>(
+        &mut self,
+        title: &str,
+        terms: Terms,
+        load: &Load<K>,
+        time: &dyn Fn(&dyn Subject<K>) -> f64,
+    ) {
+        if !self.wants(title) {
+            return;
+        }
+        let subjects: [Box<dyn Subject<K>>; 3] =
+            [Box::new(tollgate(terms)), Box::new(fast_governor(terms)), Box::new(governor(terms))];
+        for subject in &subjects {
+            assert!(load.keys.iter().all(|key| subject.check(key)), "{} denies a new key", subject.name());
+        }
+        let rows = subjects.each_ref().map(|subject| {
+            let subject = &**subject;
+            Row { name: subject.name(), measure: Box::new(move || time(subject)) }
+        });
+        self.group(title, &rows);
     }
-    subjects
-}
-
-fn measure<K>(
-    table: &mut Table,
-    rounds: usize,
-    title: &str,
-    subjects: &[Box<dyn Subject<K>>],
-    time: &dyn Fn(&dyn Subject<K>) -> f64,
-) {
-    let rows: Vec<_> = subjects
-        .iter()
-        .map(|subject| Row { name: subject.name(), measure: Box::new(move || time(&**subject)) })
-        .collect();
-    group(table, rounds, title, &rows);
 }
 
 fn one_thread<K>(subject: &dyn Subject<K>, load: &Load<K>) -> f64 {
