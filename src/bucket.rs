@@ -97,9 +97,9 @@ impl fmt::Debug for Bucket {
 }
 
 /// What a cost that may be admitted asks of a bucket.
-struct Demand {
+pub(crate) struct Demand {
     /// How far ahead of the instant `tat` may be.
-    room: u64,
+    pub(crate) room: u64,
     /// By how much `tat` is moved on.
     charge: u64,
 }
@@ -107,7 +107,7 @@ struct Demand {
 impl Demand {
     /// `None` for a cost of 0 and one above the burst, whose answers `tat` has no part in.
     #[inline]
-    fn new(quota: &QuotaTicks, cost: u64) -> Option<Self> {
+    pub(crate) fn new(quota: &QuotaTicks, cost: u64) -> Option<Self> {
         (cost != 0 && cost <= quota.burst()).then(|| Self { room: quota.room(cost), charge: quota.charge(cost) })
     }
 

@@ -1,66 +1,77 @@
 //! Options, turned into a limiter or an error that says what is wrong with them.
 
 use std::fmt;
-use std::hash::{BuildHasher, Hash};
-use std::marker::PhantomData;
+use std::hash::BuildHasher;
 use std::thread;
 
 use crate::clock::Clock;
 use crate::error::BuildError;
 use crate::hasher::RandomState;
+use crate::key::Key;
 use crate::limiter::Limiter;
-use crate::quota::{Quota, QuotaTicks};
+use crate::policy::{Compiled, Plan, Policy};
+use crate::quota::Quota;
 use crate::store::Sharded;
+use crate::ticks::Now;
 
-/// The options of a [`Limiter`]. Only the quota must be given; every mistake is found by [`build`](Builder::build).
+/// The options of a [`Limiter`]. Only a quota or a plan must be given; every mistake is found by
+/// [`build`](Builder::build).
 ///
 /// ```
 /// use std::net::IpAddr;
 /// use tollgate::{Clock, Limiter, Quota};
 ///
 /// let limiter = Limiter::builder()
-///     .quota(Quota::per_second(5).burst(20))
 ///     .keys::<IpAddr>()
+///     .quota(Quota::per_second(5).burst(20))
 ///     .clock(Clock::std())
 ///     .build()?;
 /// assert!(limiter.check(&IpAddr::from([192, 0, 2, 1])).is_allowed());
 /// # Ok::<(), tollgate::BuildError>(())
 /// ```
 #[must_use = "a builder does nothing until `build`"]
-pub struct Builder<K = String, S = RandomState> {
-    quota: Option<Quota>,
+pub struct Builder<K: Key + ?Sized = str, S = RandomState> {
+    policy: Policy<K>,
     clock: Option<Clock>,
     shards: Option<usize>,
     max_keys: u64,
     hasher: S,
-    keys: PhantomData<fn() -> K>,
 }
 
 impl Builder {
     pub(crate) fn new() -> Self {
-        Self {
-            quota: None,
-            clock: None,
-            shards: None,
-            max_keys: MAX_KEYS,
-            hasher: RandomState::new(),
-            keys: PhantomData,
-        }
+        Self { policy: Policy::new(), clock: None, shards: None, max_keys: MAX_KEYS, hasher: RandomState::new() }
     }
 }
 
-impl<K, S> Builder<K, S> {
-    /// What each key is granted. There is no default.
+impl<K: Key + ?Sized, S> Builder<K, S> {
+    /// What each key is granted: short for [`plan`](Self::plan) with the name `default`.
     pub fn quota(self, quota: Quota) -> Self {
-        Self { quota: Some(quota), ..self }
+        self.plan("default", quota)
     }
 
-    /// The type of the keys, `String` by default: any that can be hashed and compared. Look-ups take a borrowed form
-    /// whose `to_owned` it is (`str` for `String`, `[u8]` for `Vec<u8>`), or the type itself by reference if it is
-    /// `Clone`: an `Arc<str>` key is looked up by an `&Arc<str>`, not by an `&str`.
-    pub fn keys<T: Eq + Hash>(self) -> Builder<T, S> {
-        let Self { quota, clock, shards, max_keys, hasher, .. } = self;
-        Builder { quota, clock, shards, max_keys, hasher, keys: PhantomData }
+    /// Adds the plan `name`, see [`Policy::plan`].
+    pub fn plan(self, name: impl Into<String>, plan: impl Into<Plan>) -> Self {
+        Self { policy: self.policy.plan(name, plan), ..self }
+    }
+
+    /// The plan of a key that gets none otherwise, see [`Policy::default_plan`].
+    pub fn default_plan(self, name: impl Into<String>) -> Self {
+        Self { policy: self.policy.default_plan(name), ..self }
+    }
+
+    /// All plans and how a key gets one, in the place of any that were given before.
+    pub fn policy(self, policy: Policy<K>) -> Self {
+        Self { policy, ..self }
+    }
+
+    /// The type of the keys, `str` by default: any that can be hashed and compared. Keys are looked up by reference to this
+    /// type and kept in its owned form: `str` as `String`, `[u8]` as `Vec<u8>`, a `Clone` type as itself.
+    ///
+    /// It comes before plans are given, since a policy can speak of keys.
+    pub fn keys<T: Key + ?Sized>(self) -> Builder<T, S> {
+        let Self { policy, clock, shards, max_keys, hasher } = self;
+        Builder { policy: policy.of_keys(), clock, shards, max_keys, hasher }
     }
 
     /// The clock, [`Clock::precise`] by default.
@@ -70,8 +81,8 @@ impl<K, S> Builder<K, S> {
 
     /// How keys are hashed, [`RandomState`] by default, which says what attacks it resists.
     pub fn hasher<T: BuildHasher + Clone>(self, hasher: T) -> Builder<K, T> {
-        let Self { quota, clock, shards, max_keys, keys, .. } = self;
-        Builder { quota, clock, shards, max_keys, hasher, keys }
+        let Self { policy, clock, shards, max_keys, .. } = self;
+        Builder { policy, clock, shards, max_keys, hasher }
     }
 
     /// The number of shards, each with a lock of its own: a power of two from 2 to 65,536. More shards, fewer threads
@@ -90,14 +101,13 @@ impl<K, S> Builder<K, S> {
     ///
     /// # Errors
     ///
-    /// [`BuildError`] if no quota was given, if it makes no sense (see [`Quota`]), if there is room for no key, or for a
+    /// [`BuildError`] if no quota was given, if one or a plan makes no sense, if there is room for no key, or for a
     /// number of shards that is no power of two from 2 to 65,536.
     pub fn build(self) -> Result<Limiter<K, S>, BuildError>
     where
-        K: Eq + Hash,
         S: BuildHasher + Clone,
     {
-        let quota = QuotaTicks::new(self.quota.ok_or(BuildError::NoQuota)?)?;
+        let policy = Compiled::new(self.policy, None, Now::ORIGIN)?;
         if self.max_keys == 0 {
             return Err(BuildError::NoRoom);
         }
@@ -107,15 +117,15 @@ impl<K, S> Builder<K, S> {
             Some(shards) => return Err(BuildError::BadShards { shards }),
         };
         let clock = self.clock.unwrap_or_default();
-        Ok(Limiter::from_parts(quota, clock, Sharded::new(self.hasher, shards, self.max_keys)))
+        Ok(Limiter::from_parts(policy, clock, Sharded::new(self.hasher, shards, self.max_keys)))
     }
 }
 
-impl<K, S> fmt::Debug for Builder<K, S> {
+impl<K: Key + ?Sized, S> fmt::Debug for Builder<K, S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { quota, clock, shards, max_keys, .. } = self;
+        let Self { policy, clock, shards, max_keys, .. } = self;
         f.debug_struct("Builder")
-            .field("quota", quota)
+            .field("policy", policy)
             .field("clock", clock)
             .field("shards", shards)
             .field("max_keys", max_keys)

@@ -3,9 +3,11 @@
 use std::fmt;
 use std::time::Duration;
 
+use crate::plans::MAX_QUOTAS;
 use crate::quota::QuotaTicks;
 use crate::refunds::RefundsSeen;
-use crate::ticks::to_duration;
+use crate::store::Taken;
+use crate::ticks::{Now, to_duration};
 
 /// The answer to a check: the request may go on, or not now, or not ever.
 ///
@@ -64,7 +66,7 @@ impl Decision {
     }
 
     /// The wait until this same request is admitted if nobody else takes from the key: zero for an [`Allow`], `None`
-    /// for never. See [`Deny::retry_after`].
+    /// for never or unknown. See [`Deny::retry_after`].
     pub const fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Allow(_) => Some(Duration::ZERO),
@@ -78,13 +80,14 @@ impl Decision {
         self.seen().reset_after()
     }
 
-    /// The wait until the key can take one unit more.
-    #[cfg(feature = "http")]
-    pub(crate) const fn next_after(&self) -> Option<Duration> {
-        self.seen().wait_for(1)
+    pub(crate) const fn others(&self) -> &Others {
+        match self {
+            Self::Allow(allow) => &allow.others,
+            Self::Deny(deny) => &deny.others,
+        }
     }
 
-    const fn seen(&self) -> &Seen {
+    pub(crate) const fn seen(&self) -> &Seen {
         match self {
             Self::Allow(allow) => &allow.seen,
             Self::Deny(deny) => &deny.seen,
@@ -103,14 +106,39 @@ impl fmt::Display for Decision {
 
 /// The request may go on; what it took can be given back once, with a limiter's `refund`.
 ///
+/// With several quotas the numbers are those of the one that allows the same request the fewest times more.
+///
 /// It is no `Clone`: a refund consumes it, so that nothing is given back twice. Dropping it is the normal case and
 /// gives nothing back.
 #[derive(Debug)]
 pub struct Allow {
     pub(crate) seen: Seen,
+    pub(crate) others: Others,
+    /// What it would have been but for shadow mode, if that is a denial; `seen` is then the denial's.
+    pub(crate) instead_of: Option<Cause>,
 }
 
 impl Allow {
+    /// Of a bucket that stands alone.
+    #[inline]
+    pub(crate) const fn alone(seen: Seen) -> Self {
+        Self { seen, others: Others::None, instead_of: None }
+    }
+
+    /// This as it is for a peek, which has taken nothing that could be given back.
+    pub(crate) fn take_nothing(&mut self) {
+        self.seen.cost = 0;
+        if let Others::All { taken, .. } = &mut self.others {
+            taken.iter_mut().for_each(|taken| taken.cost = 0);
+        }
+    }
+
+    /// The denial that this would have been, but for shadow mode: `None` for an allow on its own merit. Nothing was
+    /// taken for it then.
+    pub fn would_deny(&self) -> Option<Deny> {
+        self.instead_of.map(|cause| Deny { seen: self.seen, others: self.others.clone(), cause })
+    }
+
     /// The burst in units: the most that this key is ever admitted at one instant.
     pub const fn limit(&self) -> u64 {
         self.seen.quota.burst()
@@ -140,15 +168,36 @@ impl fmt::Display for Allow {
 }
 
 /// The request is refused, and nothing was taken for it.
+///
+/// Where several quotas deny, the numbers are those of the one with the longest wait.
 #[derive(Clone, Debug)]
 pub struct Deny {
     pub(crate) seen: Seen,
+    pub(crate) others: Others,
+    pub(crate) cause: Cause,
+}
+
+/// What denies.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Cause {
+    /// A quota of a rate and a burst.
+    Quota,
+    /// The number of requests in flight.
+    InFlight,
 }
 
 impl Deny {
+    /// Of a bucket that stands alone.
+    #[inline]
+    pub(crate) const fn alone(seen: Seen) -> Self {
+        Self { seen, others: Others::None, cause: Cause::Quota }
+    }
+
     /// Why the request is refused.
     pub const fn reason(&self) -> Reason {
-        if self.seen.cost > self.seen.quota.burst() {
+        if matches!(self.cause, Cause::InFlight) {
+            Reason::InFlight
+        } else if self.seen.cost > self.seen.quota.burst() {
             Reason::CostExceedsBurst
         } else if self.seen.quota.never_refills() {
             Reason::NeverRefills
@@ -170,10 +219,11 @@ impl Deny {
     /// The wait until this same request is admitted if nobody else takes from the key, rounded up to the nanosecond
     /// and never zero. At every earlier instant it is denied.
     ///
-    /// `None` means never: the cost exceeds the burst, or the rate is 0. [`reason`](Self::reason) tells which.
+    /// `None` means never, the cost exceeding the burst or the rate being 0, or, with too many requests in flight, that
+    /// nobody can tell. [`reason`](Self::reason) says which.
     pub const fn retry_after(&self) -> Option<Duration> {
         match self.reason() {
-            Reason::CostExceedsBurst | Reason::NeverRefills => None,
+            Reason::CostExceedsBurst | Reason::NeverRefills | Reason::InFlight => None,
             Reason::TooSoon => self.seen.wait_for(self.seen.cost),
         }
     }
@@ -190,6 +240,9 @@ impl fmt::Display for Deny {
         match self.retry_after() {
             Some(wait) => {
                 write!(f, "denied: {} of {} left, retry in {wait:?}", self.remaining(), self.limit())
+            }
+            None if self.reason() == Reason::InFlight => {
+                write!(f, "denied: {} requests in flight, as many as may be", self.limit())
             }
             None if self.seen.cost > self.limit() => {
                 write!(f, "denied for good: the cost of {} exceeds the burst of {}", self.seen.cost, self.limit())
@@ -213,6 +266,8 @@ pub enum Reason {
     CostExceedsBurst,
     /// The units are used up and the rate is 0: nothing comes back.
     NeverRefills,
+    /// As many requests are in flight as may be: the next can enter when one of them leaves, and nobody knows when.
+    InFlight,
 }
 
 /// A decision with all that it saw, the same for both answers: a caller who only asks whether it is allowed then has
@@ -230,19 +285,42 @@ pub(crate) struct Seen {
     pub(crate) refunds: RefundsSeen,
     /// Which key of which limiter was asked.
     pub(crate) id: u64,
+    /// On which plan.
+    pub(crate) plan: u16,
+}
+
+/// What a decision saw of the other quotas of its plan.
+#[derive(Clone, Debug)]
+#[expect(clippy::large_enum_variant, reason = "no decision allocates, and one of a lone quota writes nothing of this")]
+pub(crate) enum Others {
+    /// There are none.
+    None,
+    /// All quotas, in the order of the plan.
+    All {
+        /// The version of the policy since which the plan has these quotas.
+        since: u64,
+        now: Now,
+        /// One for each quota, and then nothing.
+        taken: [Taken; MAX_QUOTAS],
+    },
 }
 
 impl Seen {
-    const fn ahead(&self) -> u64 {
+    /// What is seen where nothing is limited.
+    pub(crate) fn unlimited(plan: u16) -> Self {
+        Self { quota: QuotaTicks::UNLIMITED, tat: 0, now: 0, cost: 0, refunds: RefundsSeen::default(), id: 0, plan }
+    }
+
+    pub(crate) const fn ahead(&self) -> u64 {
         self.tat.saturating_sub(self.now)
     }
 
-    const fn remaining(&self) -> u64 {
+    pub(crate) const fn remaining(&self) -> u64 {
         self.quota.remaining(self.ahead())
     }
 
     /// The wait until `cost` units, at most the burst, are admitted; `None` for never.
-    const fn wait_for(&self, cost: u64) -> Option<Duration> {
+    pub(crate) const fn wait_for(&self, cost: u64) -> Option<Duration> {
         match self.ahead().saturating_sub(self.quota.room(cost)) {
             0 => Some(Duration::ZERO),
             _ if self.quota.never_refills() => None,
@@ -250,7 +328,7 @@ impl Seen {
         }
     }
 
-    const fn reset_after(&self) -> Option<Duration> {
+    pub(crate) const fn reset_after(&self) -> Option<Duration> {
         match self.ahead() {
             0 => Some(Duration::ZERO),
             _ if self.quota.never_refills() => None,

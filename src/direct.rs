@@ -7,8 +7,7 @@ use crate::decision::{Allow, Decision};
 use crate::error::BuildError;
 use crate::hasher::random;
 use crate::quota::{Quota, QuotaTicks};
-use crate::refunds::Refunds;
-use crate::store::{KeyState, Visited};
+use crate::store::{Slot, Visited};
 use crate::ticks::Now;
 
 /// A limiter of one bucket, for what is limited as a whole: an upstream, a queue, a log.
@@ -32,8 +31,7 @@ pub struct DirectLimiter {
 
 #[derive(Debug)]
 struct Inner {
-    state: KeyState,
-    refunds: Refunds,
+    slot: Slot,
     id: u64,
     quota: QuotaTicks,
     clock: Clock,
@@ -42,7 +40,7 @@ struct Inner {
 impl Inner {
     #[inline]
     fn visited(&self) -> Visited<'_> {
-        Visited::new(&self.state, &self.refunds, self.id)
+        Visited::new(&self.slot, 0, self.id)
     }
 }
 
@@ -65,8 +63,7 @@ impl DirectLimiter {
     /// [`BuildError`] for a quota that makes no sense, see [`Quota`].
     pub fn with_clock(quota: Quota, clock: Clock) -> Result<Self, BuildError> {
         let quota = QuotaTicks::new(quota)?;
-        let (state, refunds) = (KeyState::new(0), Refunds::none());
-        Ok(Self { inner: Arc::new(Inner { state, refunds, id: random(), quota, clock }) })
+        Ok(Self { inner: Arc::new(Inner { slot: Slot::new(0, 0), id: random(), quota, clock }) })
     }
 
     /// Takes one unit now.

@@ -4,16 +4,17 @@ use std::error::Error;
 use std::fmt;
 use std::time::Duration;
 
+use crate::plans::MAX_QUOTAS;
 use crate::quota::Quota;
 use crate::ticks::{MAX_FILL, MAX_NOW, to_duration};
 
 /// Why a limiter was not built.
 ///
 /// New reasons may be added.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum BuildError {
-    /// The builder was given no quota.
+    /// There is no quota, and no plan.
     NoQuota,
     /// The burst is 0, so that nothing could ever be admitted.
     ZeroBurst {
@@ -42,6 +43,42 @@ pub enum BuildError {
     },
     /// There is room for no key at all, so that all would share one bucket.
     NoRoom,
+    /// A plan has no quota, and is not said to be unlimited.
+    EmptyPlan {
+        /// What it is called.
+        plan: String,
+    },
+    /// A plan has more than eight quotas.
+    TooManyQuotas {
+        /// What it is called.
+        plan: String,
+    },
+    /// Two quotas of a plan have the same name.
+    DuplicateQuota {
+        /// What the plan is called.
+        plan: String,
+        /// What both quotas are called.
+        quota: String,
+    },
+    /// A plan lets 0 requests be in flight, so that none could ever enter.
+    NothingInFlight {
+        /// What it is called.
+        plan: String,
+    },
+    /// Two plans have the same name.
+    DuplicatePlan {
+        /// What both are called.
+        plan: String,
+    },
+    /// A plan is named that there is not.
+    UnknownPlan {
+        /// What it is called.
+        plan: String,
+    },
+    /// There are several plans, and none is said to be the default.
+    NoDefaultPlan,
+    /// A limiter has had 65,536 plans of different names.
+    TooManyPlans,
     /// The number of shards is not a power of two from 2 to 65,536.
     BadShards {
         /// The number that was refused.
@@ -53,7 +90,7 @@ impl fmt::Display for BuildError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoQuota => {
-                write!(f, "the limiter has no quota: give one with `.quota(Quota::per_second(..))`")
+                write!(f, "the limiter has no quota: give one with `.quota(Quota::per_second(..))`, or plans")
             }
             Self::ZeroBurst { quota } => {
                 write!(f, "quota `{quota}`: a burst of 0 admits nothing, ever: give at least 1 with `.burst(n)`")
@@ -80,6 +117,36 @@ impl fmt::Display for BuildError {
                 "room for 0 keys: give at least 1 with `.max_keys(n)`, or use a `DirectLimiter` for one bucket that \
                  all share"
             ),
+            Self::EmptyPlan { plan } => write!(
+                f,
+                "plan `{plan}` has no quota: give it one, or say that nothing is limited with `Plan::unlimited()`"
+            ),
+            Self::TooManyQuotas { plan } => {
+                write!(f, "plan `{plan}` has more than {MAX_QUOTAS} quotas: leave out those that others imply")
+            }
+            Self::DuplicateQuota { plan, quota } => write!(
+                f,
+                "plan `{plan}` has two quotas called `{quota}`: tell them apart with `.named(\"..\")`, which also says \
+                 which is which in a reload"
+            ),
+            Self::NothingInFlight { plan } => {
+                write!(f, "plan `{plan}` lets 0 requests be in flight, and so admits none: give at least 1")
+            }
+            Self::DuplicatePlan { plan } => write!(f, "two plans are called `{plan}`: give each a name of its own"),
+            Self::UnknownPlan { plan } => write!(
+                f,
+                "there is no plan `{plan}`: add it with `.plan(\"{plan}\", [..])`, or let unknown plans stand for the \
+                 default with `.unknown_plan_is_default()`"
+            ),
+            Self::NoDefaultPlan => {
+                write!(f, "there are several plans: say which is the default with `.default_plan(\"..\")`")
+            }
+            Self::TooManyPlans => {
+                write!(
+                    f,
+                    "this limiter has had 65,536 plans of different names, and can't tell more apart: make a new one"
+                )
+            }
             Self::BadShards { shards } => {
                 write!(f, "{shards} shards: give a power of two from 2 to 65,536")
             }
@@ -88,6 +155,36 @@ impl fmt::Display for BuildError {
 }
 
 impl Error for BuildError {}
+
+/// A plan that the limiter's policy does not have.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct UnknownPlan {
+    plan: String,
+}
+
+impl UnknownPlan {
+    pub(crate) fn new(plan: &str) -> Self {
+        Self { plan: plan.to_owned() }
+    }
+
+    /// What was asked for.
+    pub fn plan(&self) -> &str {
+        &self.plan
+    }
+}
+
+impl fmt::Display for UnknownPlan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let plan = &self.plan;
+        write!(
+            f,
+            "the limiter has no plan `{plan}`: add it to its policy, or let unknown plans stand for the default with \
+             `.unknown_plan_is_default()`"
+        )
+    }
+}
+
+impl Error for UnknownPlan {}
 
 /// An instant too far from its origin to be counted: more than 2^61 ticks of 1/8 ns, about nine years.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

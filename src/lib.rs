@@ -49,23 +49,36 @@
 //! - `http`: a tower layer for servers of `http` 1 (axum, hyper), see the module `http`.
 //! - `test-util`: `TestClock`, to test your own code without waiting.
 
+#![allow(clippy::result_large_err, reason = "a denial has its numbers in it, and no decision allocates")]
+
 #[cfg(feature = "http")]
 pub mod http;
 
 mod bucket;
 mod builder;
 mod clock;
+mod current;
 mod decision;
 mod direct;
 mod error;
 mod hasher;
+mod in_flight;
+mod key;
 mod limiter;
+mod plan_limiter;
+mod plans;
+mod policy;
 mod quota;
 mod refunds;
+mod several;
+#[cfg(not(loom))]
+mod shelf;
+mod standing;
 mod stats;
 mod store;
 mod sync;
 mod ticks;
+mod unit;
 
 #[cfg(feature = "test-util")]
 pub use crate::clock::TestClock;
@@ -74,12 +87,18 @@ pub use crate::{
     clock::Clock,
     decision::{Allow, Decision, Deny, Reason},
     direct::DirectLimiter,
-    error::{BuildError, TimeError},
+    error::{BuildError, TimeError, UnknownPlan},
     hasher::{KeyHasher, RandomState},
+    in_flight::InFlight,
+    key::Key,
     limiter::Limiter,
+    plan_limiter::PlanLimiter,
+    policy::{Plan, PlanId, PlanNames, Policy},
     quota::Quota,
-    stats::Stats,
+    standing::Standing,
+    stats::{PlanStats, Stats},
     ticks::Now,
+    unit::Unit,
 };
 
 /// What the models and tests look into. Not part of the public interface: anything here may change or
@@ -89,7 +108,7 @@ pub mod internal {
     pub use crate::bucket::Bucket;
     pub use crate::quota::QuotaTicks;
     pub use crate::refunds::Refunds;
-    pub use crate::store::{KeyState, Sharded, Visited};
+    pub use crate::store::{Slot, Visited};
 }
 
 /// The README's example has to compile.

@@ -1,12 +1,12 @@
 //! What a key is granted, and the same in ticks.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::time::Duration;
 
 use crate::error::BuildError;
-#[cfg(feature = "http")]
-use crate::ticks::to_duration;
-use crate::ticks::{MAX_FILL, MAX_NOW, Now, from_duration};
+use crate::ticks::{MAX_FILL, MAX_NOW, Now, from_duration, to_duration};
+use crate::unit::Unit;
 
 /// A rate and a burst: what a key is granted.
 ///
@@ -47,12 +47,14 @@ pub struct Quota {
     rate: u64,
     period: Duration,
     burst: u64,
+    unit: Unit,
+    name: Option<&'static str>,
 }
 
 impl Quota {
     /// `rate` units every `period`, and a burst of `rate`.
     pub const fn new(rate: u64, period: Duration) -> Self {
-        Self { rate, period, burst: rate }
+        Self { rate, period, burst: rate, unit: Unit::REQUESTS, name: None }
     }
 
     /// `rate` units a second, and a burst of `rate`.
@@ -81,6 +83,40 @@ impl Quota {
         Self { burst, ..self }
     }
 
+    /// The same quota, of units of another kind: requests unless this says otherwise.
+    ///
+    /// ```
+    /// use tollgate::{Quota, Unit};
+    ///
+    /// assert_eq!(Quota::per_minute(90_000).unit(Unit::TOKENS).to_string(), "90000 tokens/min, burst 90000");
+    /// ```
+    #[must_use]
+    pub const fn unit(self, unit: Unit) -> Self {
+        Self { unit, ..self }
+    }
+
+    /// The same quota under another name than [`name`](Quota::name) would give it: two quotas of one plan that have unit
+    /// and period in common need one, and a quota that keeps its name keeps its use when a policy is
+    /// [reloaded](crate::Limiter::reload), whatever else of it changes.
+    #[must_use]
+    pub const fn named(self, name: &'static str) -> Self {
+        Self { name: Some(name), ..self }
+    }
+
+    /// What this quota is called in a plan: what [`named`](Quota::named) says, or its unit and its period, as in
+    /// `requests/min`.
+    pub fn name(&self) -> Cow<'static, str> {
+        match self.name {
+            Some(name) => Cow::Borrowed(name),
+            None => Cow::Owned(format!("{}/{}", self.unit, Period(self.period))),
+        }
+    }
+
+    /// What is counted.
+    pub const fn counted(&self) -> Unit {
+        self.unit
+    }
+
     /// Units that come back in every [`period`](Quota::period).
     pub const fn rate(&self) -> u64 {
         self.rate
@@ -99,14 +135,39 @@ impl Quota {
 
 impl fmt::Display for Quota {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let unit = match (self.period.as_secs(), self.period.subsec_nanos()) {
-            (1, 0) => "s",
-            (60, 0) => "min",
-            (3_600, 0) => "h",
-            (86_400, 0) => "day",
-            _ => return write!(f, "{} per {:?}, burst {}", self.rate, self.period, self.burst),
-        };
-        write!(f, "{}/{unit}, burst {}", self.rate, self.burst)
+        self.rate.fmt(f)?;
+        if self.unit != Unit::REQUESTS {
+            write!(f, " {}", self.unit)?;
+        }
+        match Period(self.period) {
+            period if period.unit().is_some() => write!(f, "/{period}")?,
+            period => write!(f, " per {period}")?,
+        }
+        write!(f, ", burst {}", self.burst)
+    }
+}
+
+/// A period as people write it.
+struct Period(Duration);
+
+impl Period {
+    const fn unit(&self) -> Option<&'static str> {
+        match (self.0.as_secs(), self.0.subsec_nanos()) {
+            (1, 0) => Some("s"),
+            (60, 0) => Some("min"),
+            (3_600, 0) => Some("h"),
+            (86_400, 0) => Some("day"),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Period {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.unit() {
+            Some(unit) => f.write_str(unit),
+            None => write!(f, "{:?}", self.0),
+        }
     }
 }
 
@@ -151,7 +212,7 @@ impl QuotaTicks {
     ///
     /// Every quota that makes no sense, see [`Quota`].
     pub const fn new(quota: Quota) -> Result<Self, BuildError> {
-        let Quota { rate, period, burst } = quota;
+        let Quota { rate, period, burst, .. } = quota;
         if burst == 0 {
             return Err(BuildError::ZeroBurst { quota });
         }
@@ -181,6 +242,34 @@ impl QuotaTicks {
             return Err(BuildError::FillTooLong { quota });
         }
         Ok(Self { burst, num, den })
+    }
+
+    /// What stands in the answer where nothing is limited. No bucket is kept of it.
+    pub(crate) const UNLIMITED: Self = Self { burst: u64::MAX, num: 1, den: 1 };
+
+    /// As many places as requests may be in flight: each is a unit, and none comes back by time.
+    pub(crate) const fn places(limit: u32) -> Self {
+        Self { burst: limit as u64, num: 1, den: 0 }
+    }
+
+    /// Where `tat` of a bucket of this quota goes when its quota becomes `new` at the instant `at`: what was used is
+    /// worked out at that instant, up to the new burst, and stays used. A part of a tick is rounded up.
+    pub(crate) const fn carry(&self, tat: u64, new: &Self, at: Now) -> u64 {
+        let ahead = tat.saturating_sub(self.at(at));
+        if ahead == 0 {
+            // Full, and from the same instant on.
+            return if tat < at.ticks() { tat } else { at.ticks() };
+        }
+        // In units and a rest of `rest / num` of one. A quota that never refills has one tick a unit.
+        let scaled = ahead as u128 * at_least_one(self.den);
+        let (units, rest) = (scaled / self.num as u128, scaled % self.num as u128);
+        let empty = new.charge(new.burst);
+        if units >= new.burst as u128 {
+            return new.at(at) + empty;
+        }
+        let part = (rest * new.num as u128).div_ceil(self.num as u128);
+        let ahead = (units * new.num as u128 + part).div_ceil(at_least_one(new.den));
+        new.at(at) + if ahead < empty as u128 { ahead as u64 } else { empty }
     }
 
     /// The burst in units.
@@ -239,7 +328,6 @@ impl QuotaTicks {
     }
 
     /// The time an empty bucket takes to fill, rounded up to the nanosecond; `None` if it never does.
-    #[cfg(feature = "http")]
     pub(crate) const fn fill_time(&self) -> Option<Duration> {
         if self.never_refills() { None } else { Some(to_duration(self.charge(self.burst))) }
     }
@@ -249,6 +337,10 @@ impl QuotaTicks {
 #[cold]
 const fn stand_still() -> u64 {
     MAX_NOW
+}
+
+const fn at_least_one(den: u64) -> u128 {
+    if den == 0 { 1 } else { den as u128 }
 }
 
 const fn gcd(mut a: u64, mut b: u64) -> u64 {

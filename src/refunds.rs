@@ -15,14 +15,13 @@
 //!
 //! # The word
 //!
-//! [`Refunds`] holds three things in one word: *G*, whether a refund is under way, and an *epoch*, of which a reset begins
-//! a new one: allows of an earlier epoch give back nothing. *G* is counted in grains of 1/65,536 of the burst or finer,
-//! rounded up, so that a refund after other refunds may be worth that much too little, and never too much. When it has no
-//! room for more, a new epoch begins.
+//! [`Refunds`] holds three things in one word: *G*, whether a refund is under way, and an *epoch*: allows of another one
+//! give back nothing. *G* is counted in grains of 1/65,536 of the burst or finer, rounded up, so that a refund after other
+//! refunds may be worth that much too little, and never too much. When it has no room for more, a new epoch begins.
 //!
-//! Several keys may share a word, so that a key's state stays small: refunds of one then count in *G* for the others, on
-//! the safe side. An idle key may be dropped and made again without a new epoch: that it was idle means that *L − G* was
-//! no later than that instant, and all of the take had come back.
+//! A bucket that is made anew, after an eviction, a reset or a change of its quota, has a new *life*, and so another epoch
+//! than any before: what is known of the refunds of the former does not hold for it. Lives are counted by the store; one
+//! in 2^24 looks like another.
 //!
 //! # Races
 //!
@@ -42,16 +41,20 @@ use std::fmt;
 
 use crate::sync::{AtomicU64, Backoff, Ordering};
 
-/// From the top: the epoch in 32 bits, grains given back since it began in 31, and whether a refund is under way.
+/// From the top: the epoch in 32 bits, 24 of them for the life, grains given back since it began in 31, and whether a refund is under way.
 pub struct Refunds(AtomicU64);
 
 /// The word as a take saw it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct RefundsSeen(u64);
 
 const UNDER_WAY: u64 = 1;
 const EPOCH_SHIFT: u32 = 32;
 const MAX_GRAINS: u64 = (1 << 31) - 1;
+
+/// How many bits of the epoch count within one life.
+const LIFE_BITS: u32 = 8;
+const LIFE_MASK: u64 = (1 << LIFE_BITS) - 1;
 
 /// The burst is at most two to the power of this many grains.
 const BURST_BITS: u32 = 16;
@@ -65,16 +68,17 @@ impl RefundsSeen {
         self.0 >> 1 & MAX_GRAINS
     }
 
-    /// The word of a new epoch, with nothing given back.
+    /// The word of a new epoch in the same life, with nothing given back.
     const fn next_epoch(self) -> Self {
-        Self(self.epoch().wrapping_add(1) << EPOCH_SHIFT)
+        let low = self.epoch().wrapping_add(1) & LIFE_MASK;
+        Self((self.epoch() & !LIFE_MASK | low) << EPOCH_SHIFT)
     }
 }
 
 impl Refunds {
-    /// No refund yet.
-    pub fn none() -> Self {
-        Self(AtomicU64::new(0))
+    /// No refund yet, in the first epoch of the life `life`, of which the low 24 bits count.
+    pub fn in_life(life: u32) -> Self {
+        Self(AtomicU64::new(u64::from(life) << LIFE_BITS << EPOCH_SHIFT & !((1 << EPOCH_SHIFT) - 1)))
     }
 
     /// The word as it is now: to be read before the take.
@@ -102,11 +106,6 @@ impl Refunds {
                 before.next_epoch()
             }
         });
-    }
-
-    /// Begins a new epoch: no take until now can be given back any more.
-    pub(crate) fn renew(&self) {
-        self.alone(RefundsSeen::next_epoch);
     }
 
     /// Has `change` put a new word in the place of the old one, and nobody else meanwhile.
@@ -153,7 +152,7 @@ mod tests {
 
     #[test]
     fn what_was_given_back_since_is_told_in_grains() {
-        let refunds = Refunds::none();
+        let refunds = Refunds::in_life(0);
         let first = refunds.seen();
         let mut during = first;
         refunds.give_back(first, BURST, |since| {
@@ -169,16 +168,23 @@ mod tests {
     }
 
     #[test]
-    fn a_new_epoch_begins_by_a_reset_or_a_count_that_is_full() {
-        let refunds = Refunds::none();
-        let old = refunds.seen();
-        refunds.renew();
-        assert_eq!(told(&refunds, old, 1), None);
+    fn a_new_epoch_begins_when_the_count_is_full() {
+        let refunds = Refunds::in_life(0);
         let old = refunds.seen();
         assert_eq!(told(&refunds, old, MAX_GRAINS << 4), Some(0));
         assert_eq!(told(&refunds, old, 1), Some(MAX_GRAINS << 4));
         assert_eq!(told(&refunds, old, 1), None);
-        assert_eq!((refunds.seen().epoch(), refunds.seen().grains()), (2, 0));
+        assert_eq!((refunds.seen().epoch(), refunds.seen().grains()), (1, 0));
         assert_eq!(told(&refunds, refunds.seen(), 1), Some(0));
+    }
+
+    #[test]
+    fn each_life_has_epochs_of_its_own() {
+        let last_of_first = RefundsSeen(LIFE_MASK << EPOCH_SHIFT);
+        assert_eq!(last_of_first.next_epoch().epoch(), 0);
+        let second = Refunds::in_life(1);
+        assert_eq!(second.seen().epoch(), LIFE_MASK + 1);
+        assert_eq!(told(&second, last_of_first, 1), None);
+        assert_eq!(told(&second, last_of_first.next_epoch(), 1), None);
     }
 }

@@ -2,25 +2,31 @@
 //! checker can't see into.
 
 #[cfg(loom)]
-pub(crate) use self::stand_in::{Backoff, DashMap, SharedValue};
+pub(crate) use self::stand_in::{Backoff, DashMap, SharedValue, Shelf, Table};
+#[cfg(not(loom))]
+pub(crate) use crate::shelf::Shelf;
 #[cfg(not(loom))]
 pub(crate) use crossbeam_utils::Backoff;
 #[cfg(not(loom))]
 pub(crate) use dashmap::{DashMap, SharedValue};
+#[cfg(not(loom))]
+pub(crate) use hashbrown::raw::RawTable as Table;
 #[cfg(loom)]
 pub(crate) use loom::sync::{
-    Mutex, MutexGuard,
-    atomic::{AtomicU64, Ordering},
+    Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard,
+    atomic::{AtomicU32, AtomicU64, Ordering},
 };
 #[cfg(not(loom))]
 pub(crate) use std::sync::{
-    Mutex, MutexGuard,
-    atomic::{AtomicU64, Ordering},
+    Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard,
+    atomic::{AtomicU32, AtomicU64, Ordering},
 };
 
 #[cfg(loom)]
 mod stand_in {
-    use loom::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+    use std::sync::Arc;
+
+    use super::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
     /// Lets another thread run: a loop that waits for one would else never end.
     pub(crate) struct Backoff;
@@ -105,6 +111,24 @@ mod stand_in {
         pub(crate) fn shrink_to(&mut self, _: usize, _: impl Fn(&T) -> u64) {}
     }
 
+    /// The newest value behind a lock, since the model checker knows neither `arc-swap` nor values that belong to a thread.
+    pub(crate) struct Shelf<T>(RwLock<Option<Arc<(u64, T)>>>);
+
+    impl<T> Shelf<T> {
+        pub(crate) fn new() -> Self {
+            Self(RwLock::new(None))
+        }
+
+        pub(crate) fn with<R>(&self, _: u64, f: impl FnOnce(Option<&T>) -> R) -> R {
+            let newest = self.0.read().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
+            f(newest.as_ref().map(|value| &value.1))
+        }
+
+        pub(crate) fn put(&self, value: Arc<(u64, T)>) {
+            *self.0.write().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(value);
+        }
+    }
+
     pub(crate) struct SharedValue<V>(V);
 
     impl<V> SharedValue<V> {
@@ -114,6 +138,10 @@ mod stand_in {
 
         pub(crate) fn get(&self) -> &V {
             &self.0
+        }
+
+        pub(crate) fn into_inner(self) -> V {
+            self.0
         }
 
         pub(crate) fn get_mut(&mut self) -> &mut V {

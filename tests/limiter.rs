@@ -51,7 +51,7 @@ fn keys_are_apart_and_found_in_borrowed_form() {
 
     let numbers = Limiter::builder().quota(Quota::per_hour(1)).keys::<u64>().build().unwrap();
     assert!(numbers.check(&7).is_allowed() && numbers.check(&8).is_allowed() && numbers.check(&7).is_denied());
-    let bytes = Limiter::builder().quota(Quota::per_hour(1)).keys::<Vec<u8>>().build().unwrap();
+    let bytes = Limiter::builder().quota(Quota::per_hour(1)).keys::<[u8]>().build().unwrap();
     assert!(bytes.check(&[1, 2][..]).is_allowed() && bytes.check(&[1, 2][..]).is_denied());
     let pairs = Limiter::builder().quota(Quota::per_hour(1)).keys::<(IpAddr, Arc<str>)>().build().unwrap();
     assert!(pairs.check(&(IpAddr::from([0; 4]), Arc::from("x"))).is_allowed());

@@ -7,12 +7,16 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
+use crate::in_flight::InFlight;
+
 pin_project! {
-    /// The inner service's body, passed through frame by frame, or the short text of a refusal.
+    /// The inner service's body, passed through frame by frame, or the short text of a refusal. A request that is counted
+    /// as in flight is so until this is dropped.
     #[derive(Debug)]
     pub struct ResponseBody<B> {
         #[pin]
         kind: Kind<B>,
+        in_flight: Option<InFlight>,
     }
 }
 
@@ -26,12 +30,12 @@ pin_project! {
 }
 
 impl<B> ResponseBody<B> {
-    pub(super) const fn inner(body: B) -> Self {
-        Self { kind: Kind::Inner { body } }
+    pub(super) const fn inner(body: B, in_flight: Option<InFlight>) -> Self {
+        Self { kind: Kind::Inner { body }, in_flight }
     }
 
     pub(super) fn text(text: String) -> Self {
-        Self { kind: Kind::Text { text: Some(Bytes::from(text)) } }
+        Self { kind: Kind::Text { text: Some(Bytes::from(text)) }, in_flight: None }
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use http::header::{HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 
 use crate::decision::Decision;
-use crate::quota::QuotaTicks;
+use crate::standing::Standing;
 
 const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
 const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
@@ -22,12 +22,39 @@ pub(super) fn quoted(name: &str) -> Option<String> {
     })
 }
 
-/// The value of `RateLimit-Policy`.
-pub(super) fn policy(quoted_name: &str, quota: &QuotaTicks) -> String {
-    let q = quota.burst().min(MAX_INTEGER);
-    match quota.fill_time() {
+/// What the quota of `standing` is called: as the layer or else the plan is, and with its own name if the plan has others.
+pub(super) fn name_of(layer: Option<&str>, standing: &Standing, among: usize) -> String {
+    let quoted = |name: &str| quoted(name).unwrap_or_else(|| String::from("\"default\""));
+    match (layer, among) {
+        (Some(name), 1) => quoted(name),
+        (None, 1) => quoted(standing.plan()),
+        (name, _) => quoted(&format!("{}:{}", name.unwrap_or_else(|| standing.plan()), standing.name())),
+    }
+}
+
+/// The item of one quota in `RateLimit-Policy`.
+fn policy(quoted_name: &str, standing: &Standing) -> String {
+    let q = standing.limit().min(MAX_INTEGER);
+    match standing.window() {
         Some(window) => format!("{quoted_name};q={q};w={}", seconds(window)),
         None => format!("{quoted_name};q={q}"),
+    }
+}
+
+/// The item of one quota in `RateLimit`.
+fn left(quoted_name: &str, standing: &Standing, denied: bool) -> String {
+    let r = standing.remaining().min(MAX_INTEGER);
+    // In `t` seconds the client can use `r` units for sure: a shorter time would advertise a rate above the quota.
+    // Where nothing is left that is no help, and `t` is the wait until something is: after a denial the same
+    // number as Retry-After, since two numbers would invite a choice.
+    let t = match standing.retry_after() {
+        wait if denied && wait != Some(Duration::ZERO) => wait,
+        _ if r == 0 => standing.next_after(),
+        _ => standing.reset_after(),
+    };
+    match t.map(seconds) {
+        Some(t) => format!("{quoted_name};r={r};t={t}"),
+        None => format!("{quoted_name};r={r}"),
     }
 }
 
@@ -35,32 +62,27 @@ pub(super) fn policy(quoted_name: &str, quota: &QuotaTicks) -> String {
 #[derive(Debug)]
 pub(super) struct Fields {
     ratelimit: Option<HeaderValue>,
-    policy: HeaderValue,
+    policy: Option<HeaderValue>,
     retry_after: Option<u64>,
 }
 
 impl Fields {
-    pub(super) fn new(quoted_name: &str, policy: &HeaderValue, decision: &Decision) -> Self {
-        let r = decision.remaining().min(MAX_INTEGER);
-        let retry_after = if decision.is_denied() { decision.retry_after().map(seconds) } else { None };
-        // In `t` seconds the client can use `r` units for sure: a shorter time would advertise a rate above the quota.
-        // Where nothing is left that is no help, and `t` is the wait until something is: after a denial the same
-        // number as Retry-After, since two numbers would invite a choice.
-        let t = match decision {
-            Decision::Deny(_) => retry_after,
-            Decision::Allow(_) if r == 0 => decision.next_after().map(seconds),
-            Decision::Allow(allow) => allow.reset_after().map(seconds),
+    pub(super) fn new(layer: Option<&str>, decision: &Decision, standings: &[Standing]) -> Self {
+        let denied = decision.is_denied();
+        let list = |item: &dyn Fn(&str, &Standing) -> String| {
+            let items: Vec<_> = standings.iter().map(|one| item(&name_of(layer, one, standings.len()), one)).collect();
+            (!items.is_empty()).then(|| HeaderValue::try_from(items.join(", ")).ok()).flatten()
         };
-        let ratelimit = match t {
-            Some(t) => format!("{quoted_name};r={r};t={t}"),
-            None => format!("{quoted_name};r={r}"),
-        };
-        Self { ratelimit: HeaderValue::try_from(ratelimit).ok(), policy: policy.clone(), retry_after }
+        let ratelimit = list(&|name, standing| left(name, standing, denied));
+        let retry_after = if denied { decision.retry_after().map(seconds) } else { None };
+        Self { ratelimit, policy: list(&policy), retry_after }
     }
 
     /// Adds the fields to those of other layers: both are lists, and may come in several lines.
     pub(super) fn append_to(self, headers: &mut HeaderMap) {
-        headers.append(RATELIMIT_POLICY, self.policy);
+        if let Some(policy) = self.policy {
+            headers.append(RATELIMIT_POLICY, policy);
+        }
         if let Some(ratelimit) = self.ratelimit {
             headers.append(RATELIMIT, ratelimit);
         }
@@ -79,10 +101,10 @@ pub(super) fn seconds(wait: Duration) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Quota;
+    use crate::{Limiter, Quota};
 
     fn policy_of(quota: Quota) -> String {
-        policy("\"default\"", &QuotaTicks::new(quota).unwrap())
+        policy("\"default\"", &Limiter::new(quota).unwrap().peek_all("alice")[0])
     }
 
     #[test]

@@ -1,11 +1,13 @@
 //! The service: one decision a request, then the inner service or a refusal.
 
+use std::borrow::Borrow;
 use std::fmt;
 use std::future::Future;
-use std::hash::{BuildHasher, Hash};
+use std::hash::BuildHasher;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use http::header::{CONTENT_TYPE, HeaderValue};
 use http::{Request, Response, StatusCode};
@@ -13,19 +15,22 @@ use pin_project_lite::pin_project;
 use tower_service::Service;
 
 use super::body::ResponseBody;
-use super::headers::{Fields, seconds};
+use super::headers::{Fields, name_of, seconds};
 use super::identity::{KeyError, KeyExtractor};
 use super::layer::Shared;
-use crate::decision::{Decision, Deny};
+use crate::decision::{Decision, Deny, Reason};
 use crate::hasher::RandomState;
+use crate::in_flight::InFlight;
+use crate::key::Key;
+use crate::standing::Standing;
 
 /// A service behind a limiter. Clones share the limiter.
-pub struct RateLimitService<Svc, E, K = String, S = RandomState> {
+pub struct RateLimitService<Svc, E, K: Key + ?Sized = str, S = RandomState> {
     inner: Svc,
     shared: Arc<Shared<E, K, S>>,
 }
 
-impl<Svc, E, K, S> RateLimitService<Svc, E, K, S> {
+impl<Svc, E, K: Key + ?Sized, S> RateLimitService<Svc, E, K, S> {
     pub(super) const fn new(inner: Svc, shared: Arc<Shared<E, K, S>>) -> Self {
         Self { inner, shared }
     }
@@ -34,9 +39,9 @@ impl<Svc, E, K, S> RateLimitService<Svc, E, K, S> {
 impl<Svc, E, K, S, ReqB, ResB> Service<Request<ReqB>> for RateLimitService<Svc, E, K, S>
 where
     Svc: Service<Request<ReqB>, Response = Response<ResB>>,
-    E: KeyExtractor<ReqB, Key: ToOwned<Owned = K>>,
-    K: Eq + Hash + std::borrow::Borrow<E::Key>,
-    S: BuildHasher + Clone,
+    E: KeyExtractor<ReqB, Key: Borrow<K>>,
+    K: Key + ?Sized,
+    S: BuildHasher + Clone + Send + Sync + 'static,
 {
     type Response = Response<ResponseBody<ResB>>;
     type Error = Svc::Error;
@@ -47,18 +52,29 @@ where
     }
 
     fn call(&mut self, request: Request<ReqB>) -> Self::Future {
-        let Shared { limiter, extractor, name, policy } = &*self.shared;
-        let decision = match extractor.extract(&request) {
-            Ok(Some(key)) => limiter.check(&*key),
+        let Shared { limiter, extractor, name } = &*self.shared;
+        let key = match extractor.extract(&request) {
+            Ok(Some(key)) => key,
             // This limit does not apply.
-            Ok(None) => return ResponseFuture::inner(self.inner.call(request), None),
+            Ok(None) => return ResponseFuture::inner(self.inner.call(request), None, None),
             Err(error) => return ResponseFuture::refusal(keyless(&error)),
         };
-        let fields = Fields::new(name, policy, &decision);
+        let key: &K = (*key).borrow();
+        let mut in_flight = None;
+        let decision = if limiter.limits_in_flight() {
+            match limiter.enter(key) {
+                Ok(entered) => Decision::Allow(in_flight.insert(entered).take_allow()),
+                Err(deny) => Decision::Deny(deny),
+            }
+        } else {
+            limiter.check(key)
+        };
+        let standings = limiter.standings(&decision);
+        let fields = Fields::new(name.as_deref(), &decision, &standings);
         match decision {
-            Decision::Allow(_) => ResponseFuture::inner(self.inner.call(request), Some(fields)),
+            Decision::Allow(_) => ResponseFuture::inner(self.inner.call(request), Some(fields), in_flight),
             Decision::Deny(deny) => {
-                let mut response = denial(name, &deny);
+                let mut response = denial(name.as_deref(), &deny, &standings);
                 fields.append_to(response.headers_mut());
                 ResponseFuture::refusal(response)
             }
@@ -66,30 +82,34 @@ where
     }
 }
 
-impl<Svc: Clone, E, K, S> Clone for RateLimitService<Svc, E, K, S> {
+impl<Svc: Clone, E, K: Key + ?Sized, S> Clone for RateLimitService<Svc, E, K, S> {
     fn clone(&self) -> Self {
         Self { inner: self.inner.clone(), shared: Arc::clone(&self.shared) }
     }
 }
 
-impl<Svc: fmt::Debug, E, K, S> fmt::Debug for RateLimitService<Svc, E, K, S> {
+impl<Svc: fmt::Debug, E, K: Key + ?Sized, S> fmt::Debug for RateLimitService<Svc, E, K, S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RateLimitService").field("inner", &self.inner).finish_non_exhaustive()
     }
 }
 
 /// 429 with the problem type that the draft registers (section 5.1), as RFC 9457 writes it.
-fn denial<B>(quoted_name: &str, deny: &Deny) -> Response<ResponseBody<B>> {
-    let detail = match deny.retry_after().map(seconds) {
-        Some(wait) => format!("retry in {wait} s"),
-        None => String::from("this request can never be admitted"),
+fn denial<B>(layer: Option<&str>, deny: &Deny, standings: &[Standing]) -> Response<ResponseBody<B>> {
+    let detail = match (deny.reason(), deny.retry_after().map(seconds)) {
+        (Reason::InFlight, _) => format!("{} requests are in flight already", deny.limit()),
+        (_, Some(wait)) => format!("retry in {wait} s"),
+        (_, None) => String::from("this request can never be admitted"),
     };
+    let violated = standings.iter().filter(|standing| standing.retry_after() != Some(Duration::ZERO));
+    let violated: Vec<_> = violated.map(|standing| name_of(layer, standing, standings.len())).collect();
     let problem = format!(
         concat!(
             r#"{{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","#,
             r#""title":"Too Many Requests","status":429,"detail":"{}","violated-policies":[{}]}}"#
         ),
-        detail, quoted_name
+        detail,
+        violated.join(",")
     );
     refusal(StatusCode::TOO_MANY_REQUESTS, "application/problem+json", problem)
 }
@@ -116,14 +136,14 @@ pin_project! {
 pin_project! {
     #[project = StateProject]
     enum State<F, B> {
-        Inner { #[pin] future: F, fields: Option<Fields> },
+        Inner { #[pin] future: F, fields: Option<Fields>, in_flight: Option<InFlight> },
         Refusal { response: Option<Response<ResponseBody<B>>> },
     }
 }
 
 impl<F, B> ResponseFuture<F, B> {
-    const fn inner(future: F, fields: Option<Fields>) -> Self {
-        Self { state: State::Inner { future, fields } }
+    const fn inner(future: F, fields: Option<Fields>, in_flight: Option<InFlight>) -> Self {
+        Self { state: State::Inner { future, fields, in_flight } }
     }
 
     const fn refusal(response: Response<ResponseBody<B>>) -> Self {
@@ -139,8 +159,8 @@ where
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         match self.project().state.project() {
-            StateProject::Inner { future, fields } => {
-                let mut response = ready!(future.poll(cx))?.map(ResponseBody::inner);
+            StateProject::Inner { future, fields, in_flight } => {
+                let mut response = ready!(future.poll(cx))?.map(|body| ResponseBody::inner(body, in_flight.take()));
                 if let Some(fields) = fields.take() {
                     fields.append_to(response.headers_mut());
                 }

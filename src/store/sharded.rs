@@ -3,9 +3,6 @@
 //! A known key takes its shard's lock for reading: two locked operations on a line that the threads of that shard
 //! share. A new key takes it for writing. A reader can therefore wait for a writer of its shard that was preempted.
 //!
-//! What refunds need is kept beside the tables, in words that the keys share by their hash: a key that is never refunded
-//! pays for it with a load.
-//!
 //! # Eviction
 //!
 //! An idle key equals a fresh one, so that dropping it loses nothing. Each newcomer looks at the [`SWEEP`] keys of its
@@ -23,182 +20,260 @@
 //! # The cap
 //!
 //! When there are as many keys as there may be and none of those looked at is idle, a newcomer is charged to the
-//! overflow bucket that all newcomers share. Whoever gets a bucket of its own later inherits that bucket's debt: what a
-//! key took from it is not forgotten. All of that happens under the lock of the newcomer's shard, so that one key can't
-//! be in both places.
+//! overflow buckets that all newcomers to its plan share. Whoever gets buckets of its own later inherits their debt: what
+//! a key took from them is not forgotten. All of that happens under the lock of the newcomer's shard, so that one key
+//! can't be in both places.
+//!
+//! # Plans
+//!
+//! A key has a state on each plan that it was seen on, and counts once for each. All of them have the hash of the key and
+//! so lie in one shard, where its lock is enough to move use from one to the other.
+//!
+//! # A new policy
+//!
+//! A state is counted by the quotas of one version of the policy, see `plans.rs`. A reload first puts the new version in
+//! force and then sweeps all shards, a few keys at a time. Whoever has locked a shard and still finds the version current
+//! that it decides by also finds each state of this version or the one before, and carries over the latter before it
+//! uses it; whoever finds a newer version starts over with that.
 
 use std::borrow::Borrow;
 use std::collections::VecDeque;
 use std::fmt;
-use std::hash::{BuildHasher, Hash};
+use std::hash::BuildHasher;
 
-use super::{KeyState, Visited};
-use crate::decision::{Allow, Decision};
-use crate::hasher::random;
-use crate::quota::QuotaTicks;
-use crate::refunds::Refunds;
-use crate::stats::Stats;
-use crate::sync::{AtomicU64, DashMap, Mutex, Ordering, SharedValue};
+use super::KeyState;
+use crate::key::Key;
+use crate::plans::{Move, PlanTicks, Plans};
+use crate::sync::{AtomicU64, DashMap, Mutex, MutexGuard, Ordering, SharedValue, Table};
 use crate::ticks::Now;
 
 /// How many keys a newcomer looks at. With two, idle keys go while others come, and a sweep ends before the shard has
 /// doubled.
 const SWEEP: usize = 2;
 
-/// How many words the keys share for their refunds: 32 KiB, so that keys that are refunded seldom meet. The model checker
-/// has one.
-const REFUNDS: usize = if cfg!(loom) { 1 } else { 4_096 };
+/// How many keys a reload carries over while it has a shard locked: some 2 µs.
+const STEP: usize = 16;
 
 /// The keys and their states.
-pub struct Sharded<K, S> {
-    map: DashMap<K, KeyState, S>,
-    /// What belongs to a shard beside its table. Changed only under the shard's own lock; nothing is locked under it.
+pub(crate) struct Sharded<K: Key + ?Sized, S> {
+    map: DashMap<K::Owned, KeyState, S>,
+    /// What belongs to a shard beside its table. Changed only under the shard's own lock; nothing is locked under it but
+    /// an overflow.
     sides: Box<[Mutex<Side>]>,
-    refunds: Box<[Refunds]>,
-    overflow: KeyState,
-    overflow_refunds: Refunds,
-    overflow_id: u64,
     keys: AtomicU64,
     max_keys: u64,
 }
 
 #[derive(Default)]
 struct Side {
-    /// The hash of each key, in the order in which they are to be looked at.
+    /// The hash of each state, in the order in which they are to be looked at.
     arrivals: VecDeque<u64>,
+    /// Of these, hashes that are in there once more than there are states, since two states became one.
+    surplus: Vec<u64>,
+    /// How many have been taken from the front, ever.
+    looked_at: u64,
+    /// The latest instant that a state was evicted at.
     floor: u64,
     evictions: u64,
     overflow: u64,
+    /// One more for each state that was made or reset: what was taken from an earlier one can't be given back.
+    life: u32,
 }
 
-impl<K: Eq + Hash, S: BuildHasher + Clone> Sharded<K, S> {
+impl Side {
+    const fn new_life(&mut self) -> u32 {
+        self.life = self.life.wrapping_add(1);
+        self.life
+    }
+}
+
+/// One shard under its lock.
+struct Shard<'a, K: Key + ?Sized, S> {
+    table: &'a mut Table<(K::Owned, SharedValue<KeyState>)>,
+    side: MutexGuard<'a, Side>,
+    store: &'a Sharded<K, S>,
+    plans: &'a Plans,
+}
+
+/// What [`Sharded::settle`] is to do about a key that is not known.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Newcomer {
+    /// Make its state.
+    Keep,
+    /// Show what its state would be.
+    Show,
+}
+
+impl<K: Key + ?Sized, S: BuildHasher + Clone> Sharded<K, S> {
     /// `shards` is a power of two and at least 2.
-    pub fn new(hasher: S, shards: usize, max_keys: u64) -> Self {
+    pub(crate) fn new(hasher: S, shards: usize, max_keys: u64) -> Self {
         Self {
             map: DashMap::with_capacity_and_hasher_and_shard_amount(0, hasher, shards),
             sides: (0..shards).map(|_| Mutex::new(Side::default())).collect(),
-            refunds: (0..REFUNDS).map(|_| Refunds::none()).collect(),
-            overflow: KeyState::new(0),
-            overflow_refunds: Refunds::none(),
-            overflow_id: random(),
             keys: AtomicU64::new(0),
             max_keys,
         }
     }
 
-    /// Hands the state of `key` to `f`, if there is one.
+    /// Hands the state of `key` on the plan of index `plan` to `f`, with the hash of the key, if there is one. It may be
+    /// one of the version before.
     #[inline]
-    pub fn visit<Q, R>(&self, key: &Q, f: impl FnOnce(Visited<'_>) -> R) -> Option<R>
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
-    {
+    pub(crate) fn visit<R>(&self, key: &K, plan: u16, f: impl FnOnce(&KeyState, u64) -> R) -> Option<R> {
         let hash = self.map.hasher().hash_one(key);
         let shard = self.map.shards()[self.map.determine_shard(hash as usize)].read();
-        shard.get(hash, |(known, _)| known.borrow() == key).map(|(_, state)| f(self.visited(state.get(), hash)))
+        shard
+            .get(hash, |(known, state)| state.get().plan() == plan && known.borrow() == key)
+            .map(|(_, state)| f(state.get(), hash))
     }
 
-    /// Hands the state of `key` to `f`, and makes it if there is none; at the cap, the overflow bucket. `f` is told
-    /// the time of `clock`.
+    /// Hands the state of `key` on `plan` to `f`, once it is counted by the version of `plans`, with the hash of the key
+    /// and the time of `clock`. If there is none, `newcomer` says what then; at the cap it is that of the overflow, and
+    /// the hash is the overflow's id. `None` if `is_current` finds that this version is not the current one any more.
     #[cold]
-    pub fn insert<Q, R>(
+    #[expect(clippy::too_many_arguments, reason = "what they have in common is this call")]
+    pub(crate) fn settle<R>(
         &self,
-        key: &Q,
-        quota: &QuotaTicks,
+        key: &K,
+        plans: &Plans,
+        plan: &PlanTicks,
+        newcomer: Newcomer,
+        is_current: impl FnOnce() -> bool,
         clock: impl Fn() -> Now,
-        f: impl FnOnce(Visited<'_>, Now) -> R,
-    ) -> R
-    where
-        K: Borrow<Q>,
-        Q: ToOwned<Owned = K> + Hash + Eq + ?Sized,
-    {
-        // Allocated before the lock is taken, as what goes is freed after it. If another thread brings the key
-        // meanwhile, this one is dropped.
-        let owned = key.to_owned();
+        f: impl FnOnce(&KeyState, u64, Now) -> R,
+    ) -> Option<R> {
+        // Allocated before the lock is taken, as what goes is freed after it. Not in vain, while newcomers are many.
+        let mut owned = (newcomer == Newcomer::Keep && self.has_room()).then(|| key.to_owned());
         let mut gone = [const { None }; SWEEP];
 
-        let hasher = self.map.hasher();
-        let hash = hasher.hash_one(key);
+        let hash = self.map.hasher().hash_one(key);
         let index = self.map.determine_shard(hash as usize);
-        let mut shard = self.map.shards()[index].write();
-        let now = clock();
-        if let Some((_, state)) = shard.get(hash, |(known, _)| known.borrow() == key) {
-            return f(self.visited(state.get(), hash), now);
+        let mut table = self.map.shards()[index].write();
+        if !is_current() {
+            return None;
         }
-        let mut side = lock(&self.sides[index]);
+        let now = clock();
+        let mut shard = Shard { table: &mut table, side: lock(&self.sides[index]), store: self, plans };
+        shard.carry(hash, |known| known.borrow() == key);
+        if let Some(state) = shard.get(hash, key, plan.index) {
+            return Some(f(state.get_mut(), hash, now));
+        }
+        let inherited = plans.inherited(plan);
+        if newcomer == Newcomer::Show {
+            let floor = shard.side.floor;
+            let state = KeyState::new(plan, plans.version, 0, |n| inherited[n].max(floor));
+            return Some(f(&state, hash, now));
+        }
 
         for slot in &mut gone {
-            let Some(oldest) = side.arrivals.pop_front() else { break };
-            let instant = quota.at(now);
-            *slot = shard.remove_entry(oldest, |(known, state)| {
-                state.get().is_idle(instant) && hasher.hash_one(known) == oldest
-            });
-            if slot.is_some() {
-                // Relaxed, as for every access to `keys`: they are counted, and nothing is ordered by that.
-                self.keys.fetch_sub(1, Ordering::Relaxed);
-                side.evictions += 1;
-                side.floor = side.floor.max(instant);
-            } else {
-                side.arrivals.push_back(oldest);
-            }
+            *slot = shard.look_at_next(now);
         }
-        // After an attack, or a busy hour: what a shard has room for follows what it holds.
-        if shard.buckets() > 64 && shard.len() < shard.buckets() / 8 {
-            let room = shard.len() * 2;
-            shard.shrink_to(room, |(known, _)| hasher.hash_one(known));
-            side.arrivals.shrink_to(room);
-        }
-
-        if self.keys.fetch_add(1, Ordering::Relaxed) >= self.max_keys {
-            self.keys.fetch_sub(1, Ordering::Relaxed);
+        shard.shrink();
+        if !self.has_room() {
+            let side = &mut *shard.side;
             side.overflow += 1;
-            self.overflow.full_no_earlier(side.floor);
-            return f(self.visited_overflow(), now);
+            crate::stats::count(&plan.home.counts.overflow);
+            return Some(plans.with_overflow(plan, |state| {
+                state.full_no_earlier(side.floor);
+                f(state, plan.home.id, now)
+            }));
         }
-        side.arrivals.push_back(hash);
-        let fresh = SharedValue::new(KeyState::new(self.fresh_tat(&side)));
-        let (_, state) = shard.insert_entry(hash, (owned, fresh), |(known, _)| hasher.hash_one(known));
-        f(self.visited(state.get(), hash), now)
+        let (floor, life) = (shard.side.floor, shard.side.new_life());
+        let fresh = KeyState::new(plan, plans.version, life, |n| inherited[n].max(floor));
+        let owned = owned.take().unwrap_or_else(|| key.to_owned());
+        self.keys.fetch_add(1, Ordering::Relaxed);
+        shard.side.arrivals.push_back(hash);
+        Some(f(shard.insert(hash, owned, fresh), hash, now))
     }
 
-    /// What a check of a key that is not known would answer, be there room for it or not.
-    #[cold]
-    pub(crate) fn peek_new<Q>(&self, key: &Q, quota: &QuotaTicks, cost: u64, now: Now) -> Decision
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
-    {
-        let hash = self.map.hasher().hash_one(key);
-        let side = lock(&self.sides[self.map.determine_shard(hash as usize)]);
-        self.visited(&KeyState::new(self.fresh_tat(&side)), hash).peek(quota, cost, now)
+    /// Whether one more state may be made.
+    fn has_room(&self) -> bool {
+        // Relaxed, as for every access to `keys`: they are counted, and nothing is ordered by that.
+        self.keys.load(Ordering::Relaxed) < self.max_keys
     }
 
-    /// Gives back what `allow` took, be it of `key` or, before that had a bucket of its own, of the overflow.
-    pub fn refund<Q>(&self, key: &Q, quota: &QuotaTicks, allow: &Allow, clock: impl Fn() -> Now)
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
-    {
-        self.visited_overflow().refund(quota, allow, &clock);
-        self.visit(key, |visited| visited.refund(quota, allow, &clock));
-    }
-
-    /// Makes the state of `key` a fresh one: true if there was one.
-    pub(crate) fn reset<Q>(&self, key: &Q) -> bool
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
-    {
-        let hash = self.map.hasher().hash_one(key);
-        let mut shard = self.map.shards()[self.map.determine_shard(hash as usize)].write();
-        match shard.get_mut(hash, |(known, _)| known.borrow() == key) {
-            Some((_, state)) => {
-                // First, so that no refund of an earlier take finds the fresh state.
-                self.refunds_of(hash).renew();
-                *state.get_mut() = KeyState::new(0);
-                true
+    /// Carries all states over to the version of `plans`, which is in force already, a few at a time.
+    pub(crate) fn carry_all(&self, plans: &Plans) {
+        plans.carry_overflow();
+        for (index, shard) in self.map.shards().iter().enumerate() {
+            let mut until = None;
+            loop {
+                let mut table = shard.write();
+                let mut shard = Shard { table: &mut table, side: lock(&self.sides[index]), store: self, plans };
+                // Newcomers, who are of this version, come to the back.
+                let until = *until.get_or_insert(shard.side.looked_at + shard.side.arrivals.len() as u64);
+                for _ in 0..STEP {
+                    if shard.side.looked_at < until {
+                        drop(shard.look_at_next(plans.at));
+                    }
+                }
+                if shard.side.looked_at >= until {
+                    break;
+                }
             }
-            None => false,
+        }
+    }
+
+    /// Moves what `key` has used by `by`, within the version of `plans`: true if there was anything. `None` if that is not
+    /// the current one any more.
+    pub(crate) fn move_use(
+        &self,
+        key: &K,
+        plans: &Plans,
+        by: &Move,
+        at: Now,
+        is_current: impl FnOnce() -> bool,
+    ) -> Option<bool> {
+        let hash = self.map.hasher().hash_one(key);
+        let index = self.map.determine_shard(hash as usize);
+        let mut table = self.map.shards()[index].write();
+        if !is_current() {
+            return None;
+        }
+        let mut shard = Shard { table: &mut table, side: lock(&self.sides[index]), store: self, plans };
+        shard.carry(hash, |known| known.borrow() == key);
+        if by.from.index == by.to.index {
+            return Some(shard.get(hash, key, by.from.index).is_some());
+        }
+        let Some((owned, state)) =
+            shard.remove(hash, |known, state| state.plan() == by.from.index && known.borrow() == key)
+        else {
+            return Some(false);
+        };
+        shard.put(hash, owned, state, by, at);
+        Some(true)
+    }
+
+    /// Makes all buckets of `key` full, on every plan: true if there were any. `None` if the version of `plans` is not the
+    /// current one any more.
+    pub(crate) fn reset(&self, key: &K, plans: &Plans, is_current: impl FnOnce() -> bool) -> Option<bool> {
+        let hash = self.map.hasher().hash_one(key);
+        let index = self.map.determine_shard(hash as usize);
+        let mut table = self.map.shards()[index].write();
+        if !is_current() {
+            return None;
+        }
+        let mut shard = Shard { table: &mut table, side: lock(&self.sides[index]), store: self, plans };
+        shard.carry(hash, |known| known.borrow() == key);
+        let mut known = false;
+        for plan in plans.iter() {
+            let life = shard.side.new_life();
+            if let Some(state) = shard.get(hash, key, plan.index) {
+                state.get_mut().reset(life);
+                known = true;
+            }
+        }
+        Some(known)
+    }
+
+    /// Counts one request of `key` less in flight, on the plan of index `plan` or wherever that has moved.
+    pub(crate) fn leave(&self, key: &K, plan: u16) -> bool {
+        self.visit(key, plan, |state, _| state.leave()).unwrap_or(false) || {
+            let hash = self.map.hasher().hash_one(key);
+            let shard = self.map.shards()[self.map.determine_shard(hash as usize)].read();
+            let moved = shard.get(hash, |(known, state)| {
+                state.get().in_flight().load(Ordering::Relaxed) > 0 && known.borrow() == key
+            });
+            moved.is_some_and(|(_, state)| state.get().leave())
         }
     }
 
@@ -207,59 +282,125 @@ impl<K: Eq + Hash, S: BuildHasher + Clone> Sharded<K, S> {
         self.keys.load(Ordering::Relaxed)
     }
 
-    /// What has happened so far.
-    pub fn stats(&self) -> Stats {
-        let mut stats = Stats { keys: self.len(), evictions: 0, overflow: 0 };
-        for side in &self.sides {
-            let side = lock(side);
-            stats.evictions += side.evictions;
-            stats.overflow += side.overflow;
+    /// Evictions and checks in overflow so far.
+    pub(crate) fn counts(&self) -> (u64, u64) {
+        self.sides
+            .iter()
+            .map(lock)
+            .fold((0, 0), |(evictions, overflow), side| (evictions + side.evictions, overflow + side.overflow))
+    }
+}
+
+impl<K: Key + ?Sized, S: BuildHasher + Clone> Shard<'_, K, S> {
+    fn get(&mut self, hash: u64, key: &K, plan: u16) -> Option<&mut SharedValue<KeyState>> {
+        let entry = self.table.get_mut(hash, |(known, state)| state.get().plan() == plan && known.borrow() == key);
+        entry.map(|(_, state)| state)
+    }
+
+    fn insert(&mut self, hash: u64, key: K::Owned, state: KeyState) -> &KeyState {
+        let hasher = self.store.map.hasher();
+        let entry = (key, SharedValue::new(state));
+        let (_, state) = self.table.insert_entry(hash, entry, |(known, _)| hasher.hash_one(known.borrow()));
+        state.get()
+    }
+
+    fn remove(&mut self, hash: u64, eq: impl Fn(&K::Owned, &KeyState) -> bool) -> Option<(K::Owned, KeyState)> {
+        let (known, state) = self.table.remove_entry(hash, |(known, state)| eq(known, state.get()))?;
+        Some((known, state.into_inner()))
+    }
+
+    /// Carries the states of this hash whose keys are meant over to the current version.
+    fn carry(&mut self, hash: u64, meant: impl Fn(&K::Owned) -> bool) {
+        let (plans, version) = (self.plans, self.plans.version);
+        loop {
+            let stale =
+                |(known, state): &(K::Owned, SharedValue<KeyState>)| !state.get().is_of(version) && meant(known);
+            let Some((_, state)) = self.table.get_mut(hash, stale) else { return };
+            let Some(by) = plans.move_of(state.get().plan()) else { return };
+            if by.from.index == by.to.index {
+                state.get_mut().carry(version, by, plans.at, self.side.new_life());
+            } else if let Some((known, state)) =
+                self.remove(hash, |known, state| state.plan() == by.from.index && !state.is_of(version) && meant(known))
+            {
+                self.put(hash, known, state, by, plans.at);
+            }
         }
-        stats
     }
 
-    #[inline]
-    fn visited<'a>(&'a self, state: &'a KeyState, hash: u64) -> Visited<'a> {
-        Visited::new(state, self.refunds_of(hash), hash)
+    /// Puts a state that has left its plan where `by` says.
+    fn put(&mut self, hash: u64, key: K::Owned, mut state: KeyState, by: &Move, at: Now) {
+        let (version, life) = (self.plans.version, self.side.new_life());
+        state.carry(version, by, at, life);
+        // One of the version before is carried over later, and comes here then.
+        let there = self
+            .table
+            .get_mut(hash, |(known, own)| own.get().plan() == by.to.index && own.get().is_of(version) && *known == key);
+        match there {
+            Some((_, own)) => {
+                own.get_mut().absorb(&state, &by.to, at, life);
+                self.side.surplus.push(hash);
+                self.store.keys.fetch_sub(1, Ordering::Relaxed);
+            }
+            None => _ = self.insert(hash, key, state),
+        }
     }
 
-    fn visited_overflow(&self) -> Visited<'_> {
-        Visited::new(&self.overflow, &self.overflow_refunds, self.overflow_id)
+    /// Looks at the state that was looked at longest ago: evicts it if it is idle at `now`, and returns it to be dropped.
+    fn look_at_next(&mut self, now: Now) -> Option<(K::Owned, KeyState)> {
+        let hash = self.side.arrivals.pop_front()?;
+        self.side.looked_at += 1;
+        if let Some(index) = self.side.surplus.iter().position(|surplus| *surplus == hash) {
+            self.side.surplus.swap_remove(index);
+            return None;
+        }
+        let (plans, hasher) = (self.plans, self.store.map.hasher());
+        let of_hash = |known: &K::Owned| hasher.hash_one(known.borrow()) == hash;
+        self.carry(hash, of_hash);
+        let idle = self.remove(hash, |known, state| state.is_idle(plans.get(state.plan()), now) && of_hash(known));
+        if idle.is_some() {
+            self.store.keys.fetch_sub(1, Ordering::Relaxed);
+            self.side.evictions += 1;
+            self.side.floor = self.side.floor.max(now.ticks());
+        } else {
+            self.side.arrivals.push_back(hash);
+        }
+        idle
     }
 
-    #[inline]
-    fn refunds_of(&self, hash: u64) -> &Refunds {
-        &self.refunds[hash as usize % REFUNDS]
-    }
-
-    /// Where the bucket of a newcomer starts, its own or the overflow.
-    fn fresh_tat(&self, side: &Side) -> u64 {
-        side.floor.max(self.overflow.tat())
+    /// After an attack, or a busy hour: what a shard has room for follows what it holds.
+    fn shrink(&mut self) {
+        let (buckets, len) = (self.table.buckets(), self.table.len());
+        if buckets > 64 && len < buckets / 8 {
+            let hasher = self.store.map.hasher();
+            self.table.shrink_to(len * 2, |(known, _)| hasher.hash_one(known.borrow()));
+            self.side.arrivals.shrink_to(len * 2);
+        }
     }
 }
 
 #[cfg(not(loom))]
-impl<K: Eq + Hash, S: BuildHasher + Clone> Sharded<K, S> {
-    /// A copy of every key with its state as `f` sees it, locking one shard at a time.
-    pub(crate) fn snapshot<R>(&self, f: impl Fn(Visited<'_>) -> R) -> Vec<(K, R)>
+impl<K: Key + ?Sized, S: BuildHasher + Clone> Sharded<K, S> {
+    /// A copy of every key with its state as `f` sees it, if it sees any, locking one shard at a time.
+    pub(crate) fn snapshot<R>(&self, f: impl Fn(&K, &KeyState, u64) -> Option<R>) -> Vec<(K::Owned, R)>
     where
-        K: Clone,
+        K::Owned: Clone,
     {
         let mut copies = Vec::new();
         for entry in self.map.iter() {
-            let hash = self.map.hasher().hash_one(entry.key());
-            copies.push((entry.key().clone(), f(self.visited(entry.value(), hash))));
+            let key = entry.key().borrow();
+            let hash = self.map.hasher().hash_one(key);
+            copies.extend(f(key, entry.value(), hash).map(|seen| (entry.key().clone(), seen)));
         }
         copies
     }
 }
 
 /// Nothing that runs under the lock can panic but a key's own `Hash`; then, at worst, one key is not looked at again.
-fn lock(side: &Mutex<Side>) -> crate::sync::MutexGuard<'_, Side> {
+fn lock(side: &Mutex<Side>) -> MutexGuard<'_, Side> {
     side.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-impl<K, S> fmt::Debug for Sharded<K, S> {
+impl<K: Key + ?Sized, S> fmt::Debug for Sharded<K, S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Sharded").finish_non_exhaustive()
     }

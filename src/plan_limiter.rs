@@ -1,0 +1,130 @@
+//! A limiter on a plan that the caller names.
+
+use std::fmt;
+use std::hash::BuildHasher;
+
+use crate::decision::{Decision, Deny};
+use crate::hasher::RandomState;
+use crate::in_flight::InFlight;
+use crate::key::Key;
+use crate::limiter::Limiter;
+use crate::policy::PlanId;
+use crate::several::Ask;
+use crate::standing::Standing;
+use crate::ticks::Now;
+use crate::unit::Unit;
+
+/// A plan of a limiter: its checks are on this plan, but for keys that the policy [puts](crate::Policy::override_key) on
+/// another. Made by [`Limiter::plan`]; it is cheap to keep and to clone.
+///
+/// It stays on the plan of that name when the policy is reloaded. When that has no such plan any more, it is on the
+/// default plan, and stays so.
+///
+/// ```
+/// use tollgate::{Limiter, Quota};
+///
+/// let limiter = Limiter::builder()
+///     .plan("free", [Quota::per_minute(10)])
+///     .plan("pro", [Quota::per_second(20)])
+///     .default_plan("free")
+///     .build()?;
+/// let pro = limiter.plan("pro")?;
+/// assert_eq!(pro.check("alice").limit(), 20);
+/// assert!(limiter.plan("prp").is_err());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct PlanLimiter<K: Key + ?Sized = str, S = RandomState> {
+    limiter: Limiter<K, S>,
+    id: PlanId,
+}
+
+impl<K: Key + ?Sized, S> PlanLimiter<K, S> {
+    pub(crate) const fn new(limiter: Limiter<K, S>, id: PlanId) -> Self {
+        Self { limiter, id }
+    }
+
+    /// Which plan it is.
+    pub const fn id(&self) -> PlanId {
+        self.id
+    }
+
+    /// The limiter with all its plans.
+    pub const fn limiter(&self) -> &Limiter<K, S> {
+        &self.limiter
+    }
+}
+
+impl<K: Key + ?Sized, S: BuildHasher + Clone> PlanLimiter<K, S> {
+    /// See [`Limiter::check`].
+    #[inline]
+    pub fn check(&self, key: &K) -> Decision {
+        self.limiter.take(key, Some(self.id), 1, || self.limiter.now())
+    }
+
+    /// See [`Limiter::check_cost`].
+    #[inline]
+    pub fn check_cost(&self, key: &K, cost: u64) -> Decision {
+        self.limiter.take(key, Some(self.id), cost, || self.limiter.now())
+    }
+
+    /// See [`Limiter::check_costs`].
+    pub fn check_costs(&self, key: &K, costs: &[(Unit, u64)]) -> Decision {
+        self.limiter.ask(key, Some(self.id), Ask { costs, enter: false }, || self.limiter.now())
+    }
+
+    /// See [`Limiter::check_costs_at`].
+    pub fn check_costs_at(&self, key: &K, costs: &[(Unit, u64)], now: Now) -> Decision {
+        self.limiter.ask(key, Some(self.id), Ask { costs, enter: false }, || now)
+    }
+
+    /// See [`Limiter::peek`].
+    pub fn peek(&self, key: &K) -> Decision {
+        self.peek_costs_at(key, &[(Unit::REQUESTS, 1)], self.limiter.now())
+    }
+
+    /// See [`Limiter::peek_costs_at`].
+    pub fn peek_costs_at(&self, key: &K, costs: &[(Unit, u64)], now: Now) -> Decision {
+        self.limiter.look_at(key, Some(self.id), Ask { costs, enter: false }, now)
+    }
+
+    /// See [`Limiter::peek_all`].
+    pub fn peek_all(&self, key: &K) -> Vec<Standing> {
+        self.limiter.standings(&self.peek(key))
+    }
+
+    /// See [`Limiter::enter`].
+    ///
+    /// # Errors
+    ///
+    /// The denial. Nothing was taken then.
+    pub fn enter(&self, key: &K) -> Result<InFlight, Deny>
+    where
+        S: Send + Sync + 'static,
+    {
+        self.limiter.go_in(key, Some(self.id), &[(Unit::REQUESTS, 1)], || self.limiter.now())
+    }
+
+    /// See [`Limiter::enter_costs_at`].
+    ///
+    /// # Errors
+    ///
+    /// The denial. Nothing was taken then.
+    pub fn enter_costs_at(&self, key: &K, costs: &[(Unit, u64)], now: Now) -> Result<InFlight, Deny>
+    where
+        S: Send + Sync + 'static,
+    {
+        self.limiter.go_in(key, Some(self.id), costs, || now)
+    }
+}
+
+impl<K: Key + ?Sized, S> Clone for PlanLimiter<K, S> {
+    fn clone(&self) -> Self {
+        Self { limiter: self.limiter.clone(), id: self.id }
+    }
+}
+
+impl<K: Key + ?Sized, S> fmt::Debug for PlanLimiter<K, S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PlanLimiter").field("id", &self.id).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,205 @@
+//! The plans of a policy as decisions use them, and how use is carried from one policy to the next.
+//!
+//! A policy has a *version*. The state of a key is counted by the quotas of one version, and says of which. While a shard
+//! is locked and the version is the current one, each state in it is of this version or the one before: a reload walks
+//! through all shards before the next one begins. So a decision under the lock compares two small numbers to know that it
+//! calculates with the quotas that the buckets are counted in, and a state of the version before is carried over by
+//! whoever meets it first.
+
+use std::sync::{Arc, PoisonError};
+
+use crate::quota::{Quota, QuotaTicks};
+use crate::stats::PlanCounts;
+use crate::store::KeyState;
+use crate::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+use crate::ticks::Now;
+
+/// The most quotas that a plan may have.
+pub(crate) const MAX_QUOTAS: usize = 8;
+
+/// One plan of one version of a policy.
+#[derive(Debug)]
+pub(crate) struct PlanTicks {
+    /// Its place among all plans that the limiter ever had.
+    pub(crate) index: u16,
+    pub(crate) name: Arc<str>,
+    pub(crate) quotas: Box<[Granted]>,
+    /// The most requests in flight at once.
+    pub(crate) in_flight: Option<u32>,
+    /// Decides and counts, and never denies.
+    pub(crate) shadow: bool,
+    /// The quota, where there is one only, of requests, and a denial is a denial: as most plans are.
+    pub(crate) simple: Option<QuotaTicks>,
+    /// The version since which the quotas are what they are: what was taken before can't be given back.
+    pub(crate) since: u64,
+    pub(crate) home: Arc<Home>,
+}
+
+/// A quota of a plan.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) struct Granted {
+    pub(crate) name: Arc<str>,
+    pub(crate) quota: Quota,
+    pub(crate) ticks: QuotaTicks,
+}
+
+/// What belongs to a plan whatever its quotas are.
+#[derive(Debug)]
+pub(crate) struct Home {
+    /// The buckets that newcomers share when there is no room for them, once there was none.
+    pub(crate) overflow: RwLock<Option<KeyState>>,
+    /// Which bucket that is, for refunds.
+    pub(crate) id: u64,
+    pub(crate) counts: PlanCounts,
+}
+
+impl Home {
+    pub(crate) fn new() -> Self {
+        Self { overflow: RwLock::new(None), id: crate::hasher::random(), counts: PlanCounts::default() }
+    }
+
+    /// Counts one request in overflow less in flight.
+    pub(crate) fn leave(&self) {
+        if let Some(state) = &*read(&self.overflow) {
+            state.leave();
+        }
+    }
+}
+
+impl PlanTicks {
+    /// Whether nothing is counted at all.
+    pub(crate) fn is_unlimited(&self) -> bool {
+        self.quotas.is_empty() && self.in_flight.is_none()
+    }
+
+    /// Whether both grant the same, so that state of the one is state of the other.
+    fn grants_as(&self, other: &Self) -> bool {
+        self.index == other.index && self.quotas == other.quotas
+    }
+
+    /// For each quota of this plan that of `old` whose use it takes over: the one of the same name, or the only one if
+    /// both have one.
+    fn matched(&self, old: &Self) -> Box<[Option<usize>]> {
+        if let ([_], [_]) = (&*self.quotas, &*old.quotas) {
+            return [Some(0)].into();
+        }
+        let from = |quota: &Granted| old.quotas.iter().position(|old| old.name == quota.name);
+        self.quotas.iter().map(from).collect()
+    }
+}
+
+/// Where the use of a plan goes in the next version, or in a move.
+#[derive(Debug)]
+pub(crate) struct Move {
+    pub(crate) from: Arc<PlanTicks>,
+    pub(crate) to: Arc<PlanTicks>,
+    /// For each quota of `to` that of `from` whose use it takes over.
+    pub(crate) matched: Box<[Option<usize>]>,
+    /// Whether there is nothing to do.
+    pub(crate) as_before: bool,
+}
+
+impl Move {
+    pub(crate) fn new(from: &Arc<PlanTicks>, to: &Arc<PlanTicks>) -> Self {
+        let (matched, as_before) = (to.matched(from), to.grants_as(from));
+        Self { from: Arc::clone(from), to: Arc::clone(to), matched, as_before }
+    }
+}
+
+/// All plans of one version.
+#[derive(Debug)]
+pub(crate) struct Plans {
+    pub(crate) version: u64,
+    /// When this version began.
+    pub(crate) at: Now,
+    /// By index. `None` is a plan that was removed.
+    pub(crate) plans: Vec<Option<Arc<PlanTicks>>>,
+    pub(crate) default: Arc<PlanTicks>,
+    /// By index: where each plan of the version before went.
+    pub(crate) moves: Vec<Option<Move>>,
+}
+
+impl Plans {
+    /// The plan with that index, or the default if it was removed.
+    #[inline]
+    pub(crate) fn get(&self, index: u16) -> &Arc<PlanTicks> {
+        self.plans.get(usize::from(index)).and_then(Option::as_ref).unwrap_or(&self.default)
+    }
+
+    /// The plans that there are.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<PlanTicks>> {
+        self.plans.iter().flatten()
+    }
+
+    /// Where the use of a state of the version before goes.
+    pub(crate) fn move_of(&self, index: u16) -> Option<&Move> {
+        self.moves.get(usize::from(index)).and_then(Option::as_ref)
+    }
+
+    /// Carries over what was used of the overflow buckets.
+    pub(crate) fn carry_overflow(&self) {
+        let (stay, go): (Vec<_>, Vec<_>) = self.moves.iter().flatten().partition(|by| by.from.index == by.to.index);
+        for by in stay {
+            self.renew_overflow(&mut write(&by.to.home.overflow), by);
+        }
+        for by in go {
+            // Both locked, so that no newcomer finds neither.
+            let mut to = write(&by.to.home.overflow);
+            let mut from = write(&by.from.home.overflow);
+            self.renew_overflow(&mut from, by);
+            match (to.as_mut(), from.take()) {
+                (Some(to), Some(from)) => to.absorb(&from, &by.to, self.at, new_life()),
+                (None, from) => *to = from,
+                (Some(_), None) => {}
+            }
+        }
+    }
+
+    fn renew_overflow(&self, overflow: &mut Option<KeyState>, by: &Move) {
+        if let Some(state) = overflow.as_mut().filter(|state| !state.is_of(self.version)) {
+            state.carry(self.version, by, self.at, new_life());
+        }
+    }
+
+    /// Runs `f` on the overflow buckets of `plan`, counted by this version. They are made if there are none.
+    pub(crate) fn with_overflow<R>(&self, plan: &PlanTicks, f: impl FnOnce(&KeyState) -> R) -> R {
+        {
+            let overflow = read(&plan.home.overflow);
+            if let Some(state) = overflow.as_ref().filter(|state| state.is_of(self.version)) {
+                return f(state);
+            }
+        }
+        let mut overflow = write(&plan.home.overflow);
+        if let Some(by) = self.move_of(plan.index) {
+            self.renew_overflow(&mut overflow, by);
+        }
+        f(overflow.get_or_insert_with(|| KeyState::new(plan, self.version, new_life(), |_| 0)))
+    }
+
+    /// Where the buckets of a newcomer to `plan` start at the earliest: it takes over what it may have used in overflow.
+    pub(crate) fn inherited(&self, plan: &PlanTicks) -> [u64; MAX_QUOTAS] {
+        let mut tats = [0; MAX_QUOTAS];
+        if read(&plan.home.overflow).is_some() {
+            self.with_overflow(plan, |state| {
+                for (tat, slot) in tats.iter_mut().zip(state.slots()) {
+                    *tat = slot.bucket.tat();
+                }
+            });
+        }
+        tats
+    }
+}
+
+/// For buckets that start anew: what was taken from others in their place can't be given back.
+fn new_life() -> u32 {
+    crate::hasher::random() as u32
+}
+
+// Nothing that runs under these locks can panic.
+fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
+    lock.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
+    lock.write().unwrap_or_else(PoisonError::into_inner)
+}

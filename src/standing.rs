@@ -1,0 +1,101 @@
+//! Every quota of a plan with its numbers, as one decision saw them.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::decision::{Decision, Others, Seen};
+use crate::plans::PlanTicks;
+use crate::store::Taken;
+use crate::unit::Unit;
+
+/// How a key stands with one quota of its plan.
+#[derive(Clone, Debug)]
+pub struct Standing {
+    plan: Arc<str>,
+    name: Arc<str>,
+    unit: Unit,
+    seen: Seen,
+}
+
+impl Standing {
+    /// What the plan is called.
+    pub fn plan(&self) -> &str {
+        &self.plan
+    }
+
+    /// What the quota is called, see [`Quota::name`](crate::Quota::name).
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What it counts.
+    pub const fn unit(&self) -> Unit {
+        self.unit
+    }
+
+    /// The burst in units.
+    pub const fn limit(&self) -> u64 {
+        self.seen.quota.burst()
+    }
+
+    /// Units that the key could still take.
+    pub const fn remaining(&self) -> u64 {
+        self.seen.remaining()
+    }
+
+    /// The wait until what was asked of this quota is there, rounded up to the nanosecond: zero if it is, `None` for
+    /// never.
+    pub const fn retry_after(&self) -> Option<Duration> {
+        if self.seen.cost > self.limit() { None } else { self.seen.wait_for(self.seen.cost) }
+    }
+
+    /// The wait until the whole burst is there again if nobody takes from it, rounded up to the nanosecond; `None` for
+    /// never.
+    pub const fn reset_after(&self) -> Option<Duration> {
+        self.seen.reset_after()
+    }
+
+    /// The time an empty bucket takes to fill, rounded up to the nanosecond; `None` if it never does.
+    pub const fn window(&self) -> Option<Duration> {
+        self.seen.quota.fill_time()
+    }
+
+    /// The wait until one unit more can be taken.
+    #[cfg(feature = "http")]
+    pub(crate) const fn next_after(&self) -> Option<Duration> {
+        self.seen.wait_for(1)
+    }
+}
+
+impl fmt::Display for Standing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {} of {} left", self.name, self.remaining(), self.limit())
+    }
+}
+
+/// Of each quota of `plan` what `decision` saw.
+pub(crate) fn standings(plan: &PlanTicks, decision: &Decision) -> Vec<Standing> {
+    let seen = decision.seen();
+    let of = |name: &Arc<str>, unit: Unit, seen: Seen| Standing {
+        plan: Arc::clone(&plan.name),
+        name: Arc::clone(name),
+        unit,
+        seen,
+    };
+    match (decision.others(), &*plan.quotas) {
+        (Others::All { since, now, taken }, quotas) if *since == plan.since => quotas
+            .iter()
+            .zip(taken)
+            .map(|(quota, Taken { cost, tat, refunds })| {
+                let (cost, tat, refunds, now) = (*cost, *tat, *refunds, quota.ticks.at(*now));
+                of(&quota.name, quota.quota.counted(), Seen { quota: quota.ticks, tat, now, cost, refunds, ..*seen })
+            })
+            .collect(),
+        (Others::None, [quota]) if quota.ticks == seen.quota => {
+            vec![of(&quota.name, quota.quota.counted(), *seen)]
+        }
+        (Others::None, []) => Vec::new(),
+        _ => vec![of(&plan.name, Unit::REQUESTS, *seen)],
+    }
+}

@@ -1,0 +1,276 @@
+//! What is kept of one key on one plan.
+
+use std::fmt;
+
+use crate::bucket::Bucket;
+use crate::decision::{Allow, Decision, Deny, Seen};
+use crate::plans::{Move, PlanTicks};
+use crate::quota::QuotaTicks;
+use crate::refunds::{Refunds, RefundsSeen};
+use crate::sync::{AtomicU32, Ordering};
+use crate::ticks::Now;
+
+/// All that is kept of a key on a plan, in 24 bytes of its own: a plan of one quota, as most are, has its bucket right
+/// here, so that a look-up reads little; one of several has them behind a pointer.
+///
+/// What is not atomic changes only while nobody else can see the state.
+// The fields before the bucket are in both, since only so do they fit beside the tag.
+#[derive(Debug)]
+pub(crate) enum KeyState {
+    /// For a plan of one quota.
+    One {
+        /// Requests that have entered and not left.
+        in_flight: AtomicU32,
+        /// The plan's index.
+        plan: u16,
+        /// The low bits of the version of the policy that the bucket is counted by.
+        version: u8,
+        /// Its bucket.
+        slot: Slot,
+    },
+    /// For any other plan.
+    Many {
+        /// Requests that have entered and not left.
+        in_flight: AtomicU32,
+        /// The plan's index.
+        plan: u16,
+        /// The low bits of the version of the policy that the buckets are counted by.
+        version: u8,
+        /// A bucket for each quota of the plan, in its order.
+        slots: Box<[Slot]>,
+    },
+}
+
+/// The bucket of one quota, and what its refunds need.
+#[derive(Debug)]
+pub struct Slot {
+    pub(crate) bucket: Bucket,
+    pub(crate) refunds: Refunds,
+}
+
+impl Slot {
+    /// A bucket that is full from `tat` on, in the life `life`, see `refunds.rs`.
+    pub fn new(tat: u64, life: u32) -> Self {
+        Self { bucket: Bucket::full_at(tat), refunds: Refunds::in_life(life) }
+    }
+}
+
+impl KeyState {
+    /// A key on `plan` that has taken nothing yet. The bucket of the n-th quota is full from `tat(n)` on.
+    pub(crate) fn new(plan: &PlanTicks, version: u64, life: u32, tat: impl Fn(usize) -> u64) -> Self {
+        Self::of(plan, version, 0, (0..plan.quotas.len()).map(|n| Slot::new(tat(n), life)))
+    }
+
+    fn of(plan: &PlanTicks, version: u64, in_flight: u32, slots: impl ExactSizeIterator<Item = Slot>) -> Self {
+        let (in_flight, plan, version) = (AtomicU32::new(in_flight), plan.index, version as u8);
+        let mut slots = slots.fuse();
+        match (slots.len(), slots.next()) {
+            (1, Some(slot)) => Self::One { in_flight, plan, version, slot },
+            (_, first) => Self::Many { in_flight, plan, version, slots: first.into_iter().chain(slots).collect() },
+        }
+    }
+
+    /// The index of the plan.
+    #[inline]
+    pub(crate) const fn plan(&self) -> u16 {
+        match self {
+            Self::One { plan, .. } | Self::Many { plan, .. } => *plan,
+        }
+    }
+
+    /// Whether this is counted by that version of the policy. One that isn't is counted by the one before.
+    #[inline]
+    pub(crate) const fn is_of(&self, version: u64) -> bool {
+        match self {
+            Self::One { version: own, .. } | Self::Many { version: own, .. } => *own == version as u8,
+        }
+    }
+
+    pub(crate) const fn in_flight(&self) -> &AtomicU32 {
+        match self {
+            Self::One { in_flight, .. } | Self::Many { in_flight, .. } => in_flight,
+        }
+    }
+
+    /// A bucket for each quota of the plan, in its order.
+    #[inline]
+    pub(crate) fn slots(&self) -> &[Slot] {
+        match self {
+            Self::One { slot, .. } => std::slice::from_ref(slot),
+            Self::Many { slots, .. } => slots,
+        }
+    }
+
+    /// Whether this equals a fresh state on `plan`, in the eyes of whoever comes at `now` or later.
+    pub(crate) fn is_idle(&self, plan: &PlanTicks, now: Now) -> bool {
+        // Relaxed: nobody else can see the state.
+        self.in_flight().load(Ordering::Relaxed) == 0
+            && self.slots().iter().zip(&plan.quotas).all(|(slot, quota)| slot.bucket.tat() <= quota.ticks.at(now))
+    }
+
+    /// Takes what the buckets have before `instant`.
+    pub(crate) fn full_no_earlier(&self, instant: u64) {
+        self.slots().iter().for_each(|slot| slot.bucket.raise(instant));
+    }
+
+    /// Lets one more request in, if fewer than `limit` are in flight.
+    pub(crate) fn enter(&self, limit: u32) -> bool {
+        // Relaxed, here and below: the count is all there is, and it is changed by compare-and-swap.
+        self.in_flight()
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |count| (count < limit).then(|| count + 1))
+            .is_ok()
+    }
+
+    /// Counts one request less in flight: true if there was one.
+    pub(crate) fn leave(&self) -> bool {
+        self.in_flight().fetch_update(Ordering::Relaxed, Ordering::Relaxed, |count| count.checked_sub(1)).is_ok()
+    }
+
+    /// The same under the next policy: use is carried over. Buckets whose quota stays as it was stay as they are, and
+    /// refunds of what was taken from them with them.
+    pub(crate) fn carry(&mut self, version: u64, by: &Move, at: Now, life: u32) {
+        if by.as_before {
+            match self {
+                Self::One { version: own, .. } | Self::Many { version: own, .. } => *own = version as u8,
+            }
+            return;
+        }
+        let slots = by.to.quotas.iter().zip(&by.matched).map(|(quota, matched)| {
+            let Some((slot, old)) =
+                matched.and_then(|from| Some((self.slots().get(from)?, &by.from.quotas.get(from)?.ticks)))
+            else {
+                return Slot::new(0, life);
+            };
+            Slot::new(old.carry(slot.bucket.tat(), &quota.ticks, at), life)
+        });
+        *self = Self::of(&by.to, version, self.in_flight().load(Ordering::Relaxed), slots);
+    }
+
+    /// Adds what `other` has used, on the same `plan`.
+    pub(crate) fn absorb(&mut self, other: &Self, plan: &PlanTicks, at: Now, life: u32) {
+        let slots = self.slots().iter().zip(other.slots()).zip(&plan.quotas).map(|((own, other), quota)| {
+            let now = quota.ticks.at(at);
+            let ahead = |slot: &Slot| slot.bucket.tat().saturating_sub(now);
+            let used = (ahead(own) + ahead(other)).min(quota.ticks.charge(quota.ticks.burst()));
+            let full = own.bucket.tat().max(other.bucket.tat());
+            Slot::new(if used == 0 { full } else { now + used }, life)
+        });
+        let in_flight = [&*self, other].map(|state| state.in_flight().load(Ordering::Relaxed));
+        let version = match &*self {
+            Self::One { version, .. } | Self::Many { version, .. } => u64::from(*version),
+        };
+        *self = Self::of(plan, version, in_flight[0].saturating_add(in_flight[1]), slots);
+    }
+
+    /// Makes all buckets full. What is in flight stays so.
+    pub(crate) fn reset(&mut self, life: u32) {
+        let fresh = || Slot::new(0, life);
+        match self {
+            Self::One { slot, .. } => *slot = fresh(),
+            Self::Many { slots, .. } => slots.iter_mut().for_each(|slot| *slot = fresh()),
+        }
+    }
+}
+
+/// One bucket as a visitor finds it.
+#[derive(Clone, Copy)]
+pub struct Visited<'a> {
+    slot: &'a Slot,
+    /// The index of the plan.
+    plan: u16,
+    /// Which key of which limiter this is, for refunds: what was taken from one is not given back to another.
+    id: u64,
+}
+
+impl<'a> Visited<'a> {
+    /// `slot`, and whose it is.
+    pub const fn new(slot: &'a Slot, plan: u16, id: u64) -> Self {
+        Self { slot, plan, id }
+    }
+
+    /// Takes `cost` units, all or nothing, at the time that `clock` tells. It is read last, see [`Bucket::take`].
+    // Always: the copy for a new key, out of line, must not keep the one for a known key from being inlined.
+    #[inline(always)]
+    pub fn take(self, quota: &QuotaTicks, cost: u64, clock: impl FnOnce() -> Now) -> Decision {
+        let refunds = self.slot.refunds.seen();
+        let (answer, now) = self.slot.bucket.take(quota, cost, || quota.at(clock()));
+        self.decision(answer, quota, now, cost, refunds)
+    }
+
+    /// What [`take`](Self::take) would answer. An allow of it has taken nothing that could be given back.
+    #[inline]
+    pub fn peek(self, quota: &QuotaTicks, cost: u64, now: Now) -> Decision {
+        let now = quota.at(now);
+        let answer = self.slot.bucket.peek(quota, cost, now);
+        match self.decision(answer, quota, now, cost, self.slot.refunds.seen()) {
+            Decision::Allow(mut allow) => {
+                allow.seen.cost = 0;
+                Decision::Allow(allow)
+            }
+            deny => deny,
+        }
+    }
+
+    /// Gives back of what `allow` took what was taken from here and has not come back by itself by the time that `clock`
+    /// tells. `refunds.rs` says how much that is, and why.
+    pub fn refund(self, quota: &QuotaTicks, allow: &Allow, clock: impl Fn() -> Now) {
+        let seen = &allow.seen;
+        if seen.cost != 0 && allow.instead_of.is_none() && seen.id == self.id && seen.quota == *quota {
+            self.slot.give_back(
+                quota,
+                &Taken { cost: seen.cost, tat: seen.tat, refunds: seen.refunds },
+                seen.now,
+                clock,
+            );
+        }
+    }
+
+    #[inline]
+    fn decision(
+        self,
+        answer: Result<u64, u64>,
+        quota: &QuotaTicks,
+        now: u64,
+        cost: u64,
+        refunds: RefundsSeen,
+    ) -> Decision {
+        let seen = |tat| Seen { quota: *quota, tat, now, cost, refunds, id: self.id, plan: self.plan };
+        match answer {
+            Ok(tat) => Decision::Allow(Allow::alone(seen(tat))),
+            Err(tat) => Decision::Deny(Deny::alone(seen(tat))),
+        }
+    }
+}
+
+impl fmt::Debug for Visited<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.slot.fmt(f)
+    }
+}
+
+/// What was taken from one bucket, or looked at.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Taken {
+    /// Units, 0 where nothing was.
+    pub(crate) cost: u64,
+    /// Where it left `tat`.
+    pub(crate) tat: u64,
+    /// The refunds of the bucket as they were before.
+    pub(crate) refunds: RefundsSeen,
+}
+
+impl Slot {
+    /// Gives back what was taken at the instant `then`, as the quota sees it, and has not come back by itself.
+    pub(crate) fn give_back(&self, quota: &QuotaTicks, taken: &Taken, then: u64, clock: impl Fn() -> Now) {
+        let charge = quota.charge(taken.cost);
+        self.refunds.give_back(taken.refunds, quota.charge(quota.burst()), |given_back| {
+            let stayed_at = taken.tat.saturating_sub(given_back);
+            self.bucket.lower(|| {
+                let now = quota.at(clock());
+                let by_time = charge.saturating_sub(now.saturating_sub(then));
+                let by_debt = charge.min(stayed_at.saturating_sub(now));
+                (by_time.max(by_debt), now)
+            })
+        });
+    }
+}
