@@ -56,7 +56,7 @@ fn main() {
     table.load_style(ASCII_MARKDOWN);
     table.set_header(["ns", "p50", "p99", "p99.9", "p99.99", "max", "new keys"]);
     for at_rest in [true, false] {
-        let builder = Limiter::builder().quota(terms.tollgate());
+        let builder = Limiter::builder().keys::<String>().quota(terms.tollgate());
         let builder = shards.into_iter().fold(builder, |builder, shards| builder.shards(shards));
         let ours = builder.build().expect("terms make sense");
         row(&mut table, &ours, &|| (), keys, at_rest);

@@ -5,9 +5,10 @@
 //! to the swap only when the version has changed.
 
 use std::fmt;
+use std::ops::Deref;
 use std::sync::Arc;
 
-use crate::sync::{AtomicU64, Ordering, Shelf};
+use crate::sync::{AtomicU64, Held, Ordering, Shelf};
 
 /// A value that is replaced while others use it.
 pub(crate) struct Current<T: Send + Sync> {
@@ -22,13 +23,12 @@ impl<T: Send + Sync> Current<T> {
         Self { version: AtomicU64::new(0), first, later: Shelf::new() }
     }
 
-    /// Hands the value to `f`: the one of [`version`](Self::version), or a later one.
+    /// The value: the one of [`version`](Self::version), or a later one.
     #[inline]
-    pub(crate) fn with<R>(&self, f: impl FnOnce(&T) -> R) -> R {
-        match self.version() {
-            0 => f(&self.first),
-            version => self.later.with(version, |later| f(later.unwrap_or(&self.first))),
-        }
+    pub(crate) fn get(&self) -> InForce<'_, T> {
+        let version = self.version();
+        let later = if version == 0 { None } else { self.later.get(version) };
+        InForce { first: &self.first, later }
     }
 
     /// How often the value has been replaced.
@@ -49,6 +49,21 @@ impl<T: Send + Sync> Current<T> {
         self.later.put(Arc::new((version, value)));
         // Release: pairs with the load in `version`.
         self.version.store(version, Ordering::Release);
+    }
+}
+
+/// The value that was in force a moment ago, and is there for as long as this is.
+pub(crate) struct InForce<'a, T: Send + Sync> {
+    first: &'a T,
+    later: Option<Held<'a, T>>,
+}
+
+impl<T: Send + Sync> Deref for InForce<'_, T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        self.later.as_ref().and_then(Held::get).unwrap_or(self.first)
     }
 }
 

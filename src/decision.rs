@@ -311,6 +311,12 @@ impl Seen {
         Self { quota: QuotaTicks::UNLIMITED, tat: 0, now: 0, cost: 0, refunds: RefundsSeen::default(), id: 0, plan }
     }
 
+    /// The decision of a bucket that stands alone.
+    #[inline]
+    pub(crate) const fn decision(self, allowed: bool) -> Decision {
+        if allowed { Decision::Allow(Allow::alone(self)) } else { Decision::Deny(Deny::alone(self)) }
+    }
+
     pub(crate) const fn ahead(&self) -> u64 {
         self.tat.saturating_sub(self.now)
     }

@@ -151,28 +151,34 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone> Limiter<K, S> {
         self.ask(key, None, Ask { costs, enter: false }, || now)
     }
 
-    /// Takes `cost` requests of `key`. Most limiters have one quota for a key, and that is done right here.
+    /// Takes `cost` requests of `key`. Most plans have one quota of requests, and that is done right here.
     #[inline]
-    pub(crate) fn take(&self, key: &K, plan: Option<PlanId>, cost: u64, clock: impl Fn() -> Now) -> Decision {
-        let Inner { current, store, .. } = &*self.inner;
-        let known = current.with(|policy| {
-            let plan = policy.plan_of(key, plan);
-            let quota = plan.simple.as_ref()?;
-            // What can take nothing must not leave a key behind either.
-            if cost == 0 || cost > quota.burst() {
-                return None;
-            }
-            store.visit(key, plan.index, |state, hash| match state {
-                KeyState::One { slot, .. } if state.is_of(policy.plans.version) && current.is(policy.plans.version) => {
-                    Some(Visited::new(slot, plan.index, hash).take(quota, cost, &clock))
-                }
-                _ => None,
-            })?
-        });
-        match known {
-            Some(decision) => decision,
-            None => self.ask(key, plan, Ask { costs: &[(Unit::REQUESTS, cost)], enter: false }, clock),
+    pub(crate) fn take(&self, key: &K, given: Option<PlanId>, cost: u64, clock: impl Fn() -> Now) -> Decision {
+        // Made here and not in there, so that who asks no more than whether it is allowed has nothing written to memory.
+        match self.take_simple(key, given, cost, &clock) {
+            Some((allowed, seen)) => seen.decision(allowed),
+            None => self.ask(key, given, Ask { costs: &[(Unit::REQUESTS, cost)], enter: false }, clock),
         }
+    }
+
+    /// Takes `cost` requests, if it can be anything at all, of a known key, if its plan has one quota of requests.
+    #[inline]
+    fn take_simple(&self, key: &K, given: Option<PlanId>, cost: u64, clock: &impl Fn() -> Now) -> Option<(bool, Seen)> {
+        let Inner { current, store, .. } = &*self.inner;
+        let policy = current.get();
+        let plan = policy.plan_of(key, given);
+        let quota = plan.simple.as_ref()?;
+        // What can take nothing must not leave a key behind either.
+        if cost == 0 || cost > quota.burst() {
+            return None;
+        }
+        let version = policy.plans.version;
+        store.visit(key, plan.index, |state, hash| match state {
+            KeyState::One { slot, .. } if state.is_of(version) && current.is(version) => {
+                Some(Visited::new(slot, plan.index, hash).take_seen(quota, cost, clock))
+            }
+            _ => None,
+        })?
     }
 
     /// Takes what `ask` says of `key`, whatever its plan.
@@ -184,45 +190,28 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone> Limiter<K, S> {
             }
             _ => several::Key { state, plan, id }.take(ask, clock),
         };
+        let Inner { current, store, .. } = &*self.inner;
         loop {
-            let answer = self.inner.current.with(|policy| {
-                let plan = policy.plan_of(key, given);
-                if plan.is_unlimited() {
-                    return Some(Decision::Allow(Allow::alone(Seen::unlimited(plan.index))));
-                }
-                if ask.takes_nothing(plan) {
-                    let decision = self.look(key, policy, plan, ask, clock())?;
-                    if plan.shadow {
-                        in_shadow(plan, &decision);
-                    }
-                    return Some(decision);
-                }
-                let Inner { current, store, .. } = &*self.inner;
-                let is_current = || current.is(policy.plans.version);
+            let policy = current.get();
+            let plan = policy.plan_of(key, given);
+            let version = policy.plans.version;
+            let is_current = || current.is(version);
+            let decision = if plan.is_unlimited() || ask.takes_nothing(plan) {
+                self.look(key, &policy, plan, ask, clock())
+            } else {
                 let known = store.visit(key, plan.index, |state, hash| {
-                    let usable = state.is_of(policy.plans.version) && is_current();
-                    usable.then(|| take(state, plan, hash, &clock))
+                    (state.is_of(version) && is_current()).then(|| take(state, plan, hash, &clock))
                 });
-                let decision = match known.flatten() {
-                    Some(decision) => decision,
-                    None => store.settle(
-                        key,
-                        &policy.plans,
-                        plan,
-                        Newcomer::Keep,
-                        is_current,
-                        &clock,
-                        |state, id, now| take(state, plan, id, &|| now),
-                    )?,
-                };
-                if !plan.shadow {
-                    return Some(decision);
+                let settle = |state: &KeyState, id, now| take(state, plan, id, &|| now);
+                let taken = known
+                    .flatten()
+                    .or_else(|| store.settle(key, &policy.plans, plan, Newcomer::Keep, is_current, &clock, settle));
+                taken.map(|decision| if plan.shadow { instead(decision) } else { decision })
+            };
+            if let Some(decision) = decision {
+                if plan.shadow {
+                    count_shadow(plan, &decision);
                 }
-                let decision = instead(decision);
-                in_shadow(plan, &decision);
-                Some(decision)
-            });
-            if let Some(decision) = answer {
                 return decision;
             }
         }
@@ -261,11 +250,8 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone> Limiter<K, S> {
 
     pub(crate) fn look_at(&self, key: &K, given: Option<PlanId>, ask: Ask<'_>, now: Now) -> Decision {
         loop {
-            let answer = self.inner.current.with(|policy| {
-                let plan = policy.plan_of(key, given);
-                self.look(key, policy, plan, ask, now)
-            });
-            if let Some(decision) = answer {
+            let policy = self.inner.current.get();
+            if let Some(decision) = self.look(key, &policy, policy.plan_of(key, given), ask, now) {
                 return decision;
             }
         }
@@ -375,18 +361,17 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone> Limiter<K, S> {
     /// Whether any plan limits how many requests are in flight.
     #[cfg(feature = "http")]
     pub(crate) fn limits_in_flight(&self) -> bool {
-        self.inner.current.with(|policy| policy.plans.iter().any(|plan| plan.in_flight.is_some()))
+        self.inner.current.get().plans.iter().any(|plan| plan.in_flight.is_some())
     }
 
     fn leave(&self, key: &K, plan: u16, id: u64) {
         let Inner { current, store, .. } = &*self.inner;
-        current.with(|policy| {
-            // What was counted in overflow is there, or where that went with its plan.
-            let home = &policy.plans.get(plan).home;
-            if id == home.id || !store.leave(key, plan) {
-                home.leave();
-            }
-        });
+        // What was counted in overflow is there, or where that went with its plan.
+        let policy = current.get();
+        let home = &policy.plans.get(plan).home;
+        if id == home.id || !store.leave(key, plan) {
+            home.leave();
+        }
     }
 
     /// Gives back what `allow` took of `key`, now: the request was not served after all.
@@ -425,43 +410,31 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone> Limiter<K, S> {
     fn give_back(&self, key: &K, allow: &Allow, clock: impl Fn() -> Now) {
         let Inner { current, store, .. } = &*self.inner;
         loop {
-            let done = current.with(|policy| {
-                let plan = policy.plans.get(allow.seen.plan);
-                if plan.index != allow.seen.plan {
-                    // Its plan was removed.
-                    return true;
-                }
-                let refund = |state: &KeyState, id: u64| match (&allow.others, &plan.quotas[..], state.slots()) {
-                    (Others::None, [quota], [slot]) => {
-                        Visited::new(slot, plan.index, id).refund(&quota.ticks, allow, &clock);
-                    }
-                    _ => several::Key { state, plan, id }.refund(allow, &clock),
-                };
-                if allow.seen.id == plan.home.id {
-                    policy.plans.with_overflow(plan, |state| refund(state, plan.home.id));
-                    return true;
-                }
-                let version = policy.plans.version;
-                let usable = store.visit(key, plan.index, |state, hash| {
-                    let usable = state.is_of(version) && current.is(version);
-                    if usable {
-                        refund(state, hash);
-                    }
-                    usable
-                });
-                match usable {
-                    None | Some(true) => true,
-                    Some(false) => {
-                        let is_current = || current.is(version);
-                        // Carried over, it is found usable next.
-                        store.settle(key, &policy.plans, plan, Newcomer::Show, is_current, &clock, |_, _, _| ());
-                        false
-                    }
-                }
-            });
-            if done {
+            let policy = current.get();
+            let plan = policy.plans.get(allow.seen.plan);
+            if plan.index != allow.seen.plan {
+                // Its plan was removed.
                 return;
             }
+            let refund = |state: &KeyState, id: u64| match (&allow.others, &plan.quotas[..], state.slots()) {
+                (Others::None, [quota], [slot]) => {
+                    Visited::new(slot, plan.index, id).refund(&quota.ticks, allow, &clock);
+                }
+                _ => several::Key { state, plan, id }.refund(allow, &clock),
+            };
+            if allow.seen.id == plan.home.id {
+                return policy.plans.with_overflow(plan, |state| refund(state, plan.home.id));
+            }
+            let version = policy.plans.version;
+            let is_current = || current.is(version);
+            let refunded = store.visit(key, plan.index, |state, hash| {
+                (state.is_of(version) && is_current()).then(|| refund(state, hash))
+            });
+            if refunded != Some(None) {
+                return;
+            }
+            // Carried over, it is found usable next.
+            store.settle(key, &policy.plans, plan, Newcomer::Show, is_current, &clock, |_, _, _| ());
         }
     }
 
@@ -470,8 +443,8 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone> Limiter<K, S> {
     pub fn reset(&self, key: &K) -> bool {
         let Inner { current, store, .. } = &*self.inner;
         loop {
-            let answer = current.with(|policy| store.reset(key, &policy.plans, || current.is(policy.plans.version)));
-            if let Some(known) = answer {
+            let policy = current.get();
+            if let Some(known) = store.reset(key, &policy.plans, || current.is(policy.plans.version)) {
                 return known;
             }
         }
@@ -501,14 +474,11 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone> Limiter<K, S> {
     pub fn move_plan_at(&self, key: &K, from: &str, to: &str, now: Now) -> Result<bool, UnknownPlan> {
         let Inner { current, store, .. } = &*self.inner;
         loop {
-            let answer = current.with(|policy| {
-                let known = |name: &str| {
-                    policy.named(name).map(|id| policy.plans.get(id.0)).ok_or_else(|| UnknownPlan::new(name))
-                };
-                let by = Move::new(known(from)?, known(to)?);
-                Ok(store.move_use(key, &policy.plans, &by, now, || current.is(policy.plans.version)))
-            })?;
-            if let Some(moved) = answer {
+            let policy = current.get();
+            let known =
+                |name: &str| policy.named(name).map(|id| policy.plans.get(id.0)).ok_or_else(|| UnknownPlan::new(name));
+            let by = Move::new(known(from)?, known(to)?);
+            if let Some(moved) = store.move_use(key, &policy.plans, &by, now, || current.is(policy.plans.version)) {
                 return Ok(moved);
             }
         }
@@ -555,14 +525,14 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone> Limiter<K, S> {
         };
         let mut done = reloads.done.lock().unwrap_or_else(PoisonError::into_inner);
         let at = clock();
-        let compiled = current.with(|before| Compiled::new(policy, Some(before), at))?;
+        let compiled = Compiled::new(policy, Some(&*current.get()), at)?;
         if call < *done {
             // A newer one came first, and stays.
             return Ok(());
         }
         *done = call;
         current.replace(compiled.plans.version, compiled);
-        current.with(|policy| store.carry_all(&policy.plans));
+        store.carry_all(&current.get().plans);
         Ok(())
     }
 
@@ -573,7 +543,7 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone> Limiter<K, S> {
     /// [`UnknownPlan`] if there is none, unless the policy says that
     /// [the default](Policy::unknown_plan_is_default) stands for it.
     pub fn plan(&self, name: &str) -> Result<PlanLimiter<K, S>, UnknownPlan> {
-        let id = self.inner.current.with(|policy| policy.named(name)).ok_or_else(|| UnknownPlan::new(name))?;
+        let id = self.inner.current.get().named(name).ok_or_else(|| UnknownPlan::new(name))?;
         Ok(PlanLimiter::new(self.clone(), id))
     }
 
@@ -586,7 +556,7 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone> Limiter<K, S> {
     /// headers and logs. It is empty where nothing is limited. If the quotas of the plan have changed since, only the one
     /// is known that the decision tells itself.
     pub fn standings(&self, decision: &Decision) -> Vec<Standing> {
-        self.inner.current.with(|policy| standings(policy.plans.get(decision.seen().plan), decision))
+        standings(self.inner.current.get().plans.get(decision.seen().plan), decision)
     }
 
     /// Each quota of the plan of `key` with its numbers now. Nothing is taken, and no key is made.
@@ -623,7 +593,7 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone> Limiter<K, S> {
 
     /// What has happened so far on each plan.
     pub fn plan_stats(&self) -> Vec<PlanStats> {
-        self.inner.current.with(|policy| policy.plans.iter().map(|plan| plan.home.counts.read(&plan.name)).collect())
+        self.inner.current.get().plans.iter().map(|plan| plan.home.counts.read(&plan.name)).collect()
     }
 
     /// Whether no key is known.
@@ -652,16 +622,14 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone> Limiter<K, S> {
         let Inner { store, current, .. } = &*self.inner;
         let now = self.now();
         let ask = Ask { costs: &[(Unit::REQUESTS, 1)], enter: false };
-        current.with(|policy| {
-            store
-                .snapshot(|_, state, hash| {
-                    // One that is being carried over is passed over.
-                    let plan = policy.plans.get(state.plan());
-                    (state.is_of(policy.plans.version) && plan.index == state.plan())
-                        .then(|| look(state, plan, ask, hash, now))
-                })
-                .into_iter()
-        })
+        let policy = current.get();
+        let seen = store.snapshot(|_, state, hash| {
+            // One that is being carried over is passed over.
+            let plan = policy.plans.get(state.plan());
+            let usable = state.is_of(policy.plans.version) && plan.index == state.plan();
+            usable.then(|| look(state, plan, ask, hash, now))
+        });
+        seen.into_iter()
     }
 
     /// The time by this limiter's clock, for many checks at one instant.
@@ -681,7 +649,7 @@ fn look(state: &KeyState, plan: &PlanTicks, ask: Ask<'_>, id: u64, now: Now) -> 
 }
 
 /// Counts what was decided in shadow mode.
-fn in_shadow(plan: &PlanTicks, decision: &Decision) {
+fn count_shadow(plan: &PlanTicks, decision: &Decision) {
     let counts = &plan.home.counts;
     let denied = matches!(decision, Decision::Allow(allow) if allow.instead_of.is_some());
     count(if denied { &counts.shadow_denied } else { &counts.shadow_allowed });
@@ -706,8 +674,6 @@ impl<K: Key + ?Sized, S> Clone for Limiter<K, S> {
 impl<K: Key + ?Sized, S> fmt::Debug for Limiter<K, S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Inner { current, clock, .. } = &*self.inner;
-        current.with(|policy| {
-            f.debug_struct("Limiter").field("plans", &policy.plans).field("clock", clock).finish_non_exhaustive()
-        })
+        f.debug_struct("Limiter").field("plans", &current.get().plans).field("clock", clock).finish_non_exhaustive()
     }
 }

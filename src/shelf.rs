@@ -20,20 +20,36 @@ impl<T: Send + Sync> Shelf<T> {
         Self { newest: ArcSwapOption::const_empty(), at_hand: ThreadLocal::new() }
     }
 
-    /// Hands the value to `f`, if there is one: the one of `version`, or a later one.
-    #[inline]
-    pub(crate) fn with<R>(&self, version: u64, f: impl FnOnce(Option<&T>) -> R) -> R {
+    /// The value, if there is one: the one of `version`, or a later one.
+    // Out of line: most limiters are never reloaded.
+    #[cold]
+    pub(crate) fn get(&self, version: u64) -> Option<Held<'_, T>> {
         let cell = self.at_hand.get_or_default();
-        let value = match cell.take() {
-            Some(value) if value.0 == version => Some(value),
-            _ => self.newest.load_full(),
-        };
-        let answer = f(value.as_ref().map(|value| &value.1));
-        cell.set(value);
-        answer
+        let at_hand = cell.take().filter(|value| value.0 == version);
+        let value = at_hand.or_else(|| self.newest.load_full())?;
+        Some(Held { cell, value: Some(value) })
     }
 
     pub(crate) fn put(&self, value: Arc<(u64, T)>) {
         self.newest.store(Some(value));
+    }
+}
+
+/// The value, in the hands of one thread.
+pub(crate) struct Held<'a, T> {
+    cell: &'a AtHand<T>,
+    /// `None` in the end only.
+    value: Option<Arc<(u64, T)>>,
+}
+
+impl<T> Held<'_, T> {
+    pub(crate) fn get(&self) -> Option<&T> {
+        self.value.as_deref().map(|(_, value)| value)
+    }
+}
+
+impl<T> Drop for Held<'_, T> {
+    fn drop(&mut self) {
+        self.cell.set(self.value.take());
     }
 }

@@ -2,9 +2,9 @@
 //! checker can't see into.
 
 #[cfg(loom)]
-pub(crate) use self::stand_in::{Backoff, DashMap, SharedValue, Shelf, Table};
+pub(crate) use self::stand_in::{Backoff, DashMap, Held, SharedValue, Shelf, Table};
 #[cfg(not(loom))]
-pub(crate) use crate::shelf::Shelf;
+pub(crate) use crate::shelf::{Held, Shelf};
 #[cfg(not(loom))]
 pub(crate) use crossbeam_utils::Backoff;
 #[cfg(not(loom))]
@@ -24,6 +24,7 @@ pub(crate) use std::sync::{
 
 #[cfg(loom)]
 mod stand_in {
+    use std::marker::PhantomData;
     use std::sync::Arc;
 
     use super::{RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -119,13 +120,21 @@ mod stand_in {
             Self(RwLock::new(None))
         }
 
-        pub(crate) fn with<R>(&self, _: u64, f: impl FnOnce(Option<&T>) -> R) -> R {
-            let newest = self.0.read().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
-            f(newest.as_ref().map(|value| &value.1))
+        pub(crate) fn get(&self, _: u64) -> Option<Held<'_, T>> {
+            let newest = self.0.read().unwrap_or_else(std::sync::PoisonError::into_inner).clone()?;
+            Some(Held(newest, PhantomData))
         }
 
         pub(crate) fn put(&self, value: Arc<(u64, T)>) {
             *self.0.write().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(value);
+        }
+    }
+
+    pub(crate) struct Held<'a, T>(Arc<(u64, T)>, PhantomData<&'a ()>);
+
+    impl<T> Held<'_, T> {
+        pub(crate) fn get(&self) -> Option<&T> {
+            Some(&self.0.1)
         }
     }
 

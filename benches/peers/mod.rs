@@ -12,7 +12,7 @@ use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
 use rand_distr::Zipf;
-use tollgate::{Limiter, RandomState};
+use tollgate::{Key, Limiter, RandomState};
 
 /// A quota that both limiters are given.
 #[derive(Clone, Copy)]
@@ -54,7 +54,7 @@ pub trait Subject<K>: Sync {
 pub type Governor<K> = governor::RateLimiter<K, DashMapStateStore<K>, DefaultClock>;
 pub type FastGovernor<K> = governor::RateLimiter<K, DashMapStateStore<K, RandomState>, QuantaUpkeepClock>;
 
-impl<K: Eq + Hash + Clone + Send + Sync> Subject<K> for Limiter<K> {
+impl<K: Key + Clone> Subject<K> for Limiter<K> {
     fn name(&self) -> &'static str {
         "tollgate"
     }
@@ -84,8 +84,16 @@ impl<K: Eq + Hash + Clone + Send + Sync> Subject<K> for FastGovernor<K> {
     }
 }
 
-pub fn tollgate<K: Eq + Hash>(terms: Terms) -> Limiter<K> {
+pub fn tollgate<K: Key + Clone>(terms: Terms) -> Limiter<K> {
     Limiter::builder().quota(terms.tollgate()).keys::<K>().build().expect("terms make sense")
+}
+
+/// A default plan that nobody is on, one of one quota, and one of three.
+pub fn plans(terms: Terms) -> Limiter {
+    let quota = terms.tollgate();
+    let three = [quota.named("a"), quota.named("b"), quota.named("c")];
+    let builder = Limiter::builder().plan("none", quota).plan("one", quota).plan("three", three).default_plan("none");
+    builder.build().expect("terms make sense")
 }
 
 pub fn governor<K: Eq + Hash + Clone>(terms: Terms) -> Governor<K> {

@@ -117,7 +117,8 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone> Sharded<K, S> {
 
     /// Hands the state of `key` on the plan of index `plan` to `f`, with the hash of the key, if there is one. It may be
     /// one of the version before.
-    #[inline]
+    // Always: called, it would pass its answer through memory, 6 of 37 ns.
+    #[inline(always)]
     pub(crate) fn visit<R>(&self, key: &K, plan: u16, f: impl FnOnce(&KeyState, u64) -> R) -> Option<R> {
         let hash = self.map.hasher().hash_one(key);
         let shard = self.map.shards()[self.map.determine_shard(hash as usize)].read();

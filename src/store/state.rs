@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::bucket::Bucket;
-use crate::decision::{Allow, Decision, Deny, Seen};
+use crate::decision::{Allow, Decision, Seen};
 use crate::plans::{Move, PlanTicks};
 use crate::quota::QuotaTicks;
 use crate::refunds::{Refunds, RefundsSeen};
@@ -189,26 +189,31 @@ impl<'a> Visited<'a> {
     }
 
     /// Takes `cost` units, all or nothing, at the time that `clock` tells. It is read last, see [`Bucket::take`].
-    // Always: the copy for a new key, out of line, must not keep the one for a known key from being inlined.
     #[inline(always)]
     pub fn take(self, quota: &QuotaTicks, cost: u64, clock: impl FnOnce() -> Now) -> Decision {
+        let (allowed, seen) = self.take_seen(quota, cost, clock);
+        seen.decision(allowed)
+    }
+
+    /// Whether [`take`](Self::take) allows, and what it has seen.
+    // Always: the copy for a new key, out of line, must not keep the one for a known key from being inlined.
+    #[inline(always)]
+    pub(crate) fn take_seen(self, quota: &QuotaTicks, cost: u64, clock: impl FnOnce() -> Now) -> (bool, Seen) {
         let refunds = self.slot.refunds.seen();
         let (answer, now) = self.slot.bucket.take(quota, cost, || quota.at(clock()));
-        self.decision(answer, quota, now, cost, refunds)
+        let (Ok(tat) | Err(tat)) = answer;
+        (answer.is_ok(), Seen { quota: *quota, tat, now, cost, refunds, id: self.id, plan: self.plan })
     }
 
     /// What [`take`](Self::take) would answer. An allow of it has taken nothing that could be given back.
     #[inline]
     pub fn peek(self, quota: &QuotaTicks, cost: u64, now: Now) -> Decision {
+        let refunds = self.slot.refunds.seen();
         let now = quota.at(now);
         let answer = self.slot.bucket.peek(quota, cost, now);
-        match self.decision(answer, quota, now, cost, self.slot.refunds.seen()) {
-            Decision::Allow(mut allow) => {
-                allow.seen.cost = 0;
-                Decision::Allow(allow)
-            }
-            deny => deny,
-        }
+        let (Ok(tat) | Err(tat)) = answer;
+        let cost = if answer.is_ok() { 0 } else { cost };
+        Seen { quota: *quota, tat, now, cost, refunds, id: self.id, plan: self.plan }.decision(answer.is_ok())
     }
 
     /// Gives back of what `allow` took what was taken from here and has not come back by itself by the time that `clock`
@@ -222,22 +227,6 @@ impl<'a> Visited<'a> {
                 seen.now,
                 clock,
             );
-        }
-    }
-
-    #[inline]
-    fn decision(
-        self,
-        answer: Result<u64, u64>,
-        quota: &QuotaTicks,
-        now: u64,
-        cost: u64,
-        refunds: RefundsSeen,
-    ) -> Decision {
-        let seen = |tat| Seen { quota: *quota, tat, now, cost, refunds, id: self.id, plan: self.plan };
-        match answer {
-            Ok(tat) => Decision::Allow(Allow::alone(seen(tat))),
-            Err(tat) => Decision::Deny(Deny::alone(seen(tat))),
         }
     }
 }
