@@ -19,7 +19,7 @@ use clap::Parser;
 use comfy_table::presets::ASCII_MARKDOWN;
 use comfy_table::{CellAlignment, Table};
 use peers::{HOURLY, Load, PLENTY, Subject, Terms, fast_governor, governor, load, string_key, tollgate};
-use tollgate::DirectLimiter;
+use tollgate::{DirectLimiter, Limiter, Policy};
 
 /// One thing that is measured: its name, and how long it takes for its number of checks, in nanoseconds a check.
 struct Row<'a> {
@@ -57,6 +57,7 @@ fn main() {
     }
     let mut report = Report { arguments, table };
     direct(&mut report);
+    on_plans(&mut report);
     for (name, keys, zipf) in [("hot key", 1, false), ("10k uniform", 10_000, false), ("1M zipf 1.0", 1_000_000, true)]
     {
         keyed(&mut report, "u64", &load(name, u64::from, keys, zipf, 1 << 20));
@@ -155,6 +156,40 @@ fn direct(report: &mut Report) {
                 measure: Box::new(|| timed(CHECKS, || _ = black_box(hourly.check().is_allowed()))),
             },
             Row { name: "governor", measure: Box::new(|| timed(CHECKS, || _ = black_box(theirs.check().is_ok()))) },
+        ],
+    );
+}
+
+/// A plan that the caller names, of one quota and of three, beside the one plan of a limiter that is given a quota only; and
+/// that after a reload, when each thread has to look up its policy.
+fn on_plans(report: &mut Report) {
+    let load = load("hot key", string_key, 1, false, 1 << 20);
+    let key = &load.keys[0];
+    let plain = Limiter::new(PLENTY.tollgate()).unwrap();
+    let reloaded = Limiter::new(PLENTY.tollgate()).unwrap();
+    reloaded.reload(Policy::new().plan("default", PLENTY.tollgate())).unwrap();
+    let plans = peers::plans(PLENTY);
+    let [one, three] = ["one", "three"].map(|name| plans.plan(name).unwrap());
+    let checks = load.order.len() as u64;
+    report.group(
+        "string, hot key, plans",
+        &[
+            Row {
+                name: "three quotas",
+                measure: Box::new(|| timed(checks, || _ = black_box(three.check(black_box(key)).is_allowed()))),
+            },
+            Row {
+                name: "one quota",
+                measure: Box::new(|| timed(checks, || _ = black_box(one.check(black_box(key)).is_allowed()))),
+            },
+            Row {
+                name: "reloaded",
+                measure: Box::new(|| timed(checks, || _ = black_box(reloaded.check(black_box(key)).is_allowed()))),
+            },
+            Row {
+                name: "without plans",
+                measure: Box::new(|| timed(checks, || _ = black_box(plain.check(black_box(key)).is_allowed()))),
+            },
         ],
     );
 }

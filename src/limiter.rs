@@ -13,13 +13,13 @@ use crate::hasher::RandomState;
 use crate::in_flight::InFlight;
 use crate::key::Key;
 use crate::plan_limiter::PlanLimiter;
-use crate::plans::{Move, PlanTicks};
+use crate::plans::{MAX_QUOTAS, Move, PlanTicks};
 use crate::policy::{Compiled, PlanId, Policy};
 use crate::quota::{Quota, QuotaTicks};
-use crate::several::{self, Ask};
+use crate::several::{self, AllTaken, Ask, Verdict};
 use crate::standing::{Standing, standings};
 use crate::stats::{PlanStats, Stats, count};
-use crate::store::{KeyState, Newcomer, Sharded, Visited};
+use crate::store::{KeyState, Newcomer, Sharded, Taken, Visited};
 use crate::sync::Mutex;
 use crate::ticks::Now;
 use crate::unit::Unit;
@@ -182,38 +182,40 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone> Limiter<K, S> {
     }
 
     /// Takes what `ask` says of `key`, whatever its plan.
-    #[cold]
     pub(crate) fn ask(&self, key: &K, given: Option<PlanId>, ask: Ask<'_>, clock: impl Fn() -> Now) -> Decision {
-        let take = |state: &KeyState, plan: &PlanTicks, id: u64, clock: &dyn Fn() -> Now| match (&plan.simple, ask) {
-            (Some(quota), Ask { costs: &[(Unit::REQUESTS, cost)], enter: false }) if state.slots().len() == 1 => {
-                Visited::new(&state.slots()[0], plan.index, id).take(quota, cost, clock)
-            }
-            _ => several::Key { state, plan, id }.take(ask, clock),
-        };
         let Inner { current, store, .. } = &*self.inner;
         loop {
             let policy = current.get();
-            let plan = policy.plan_of(key, given);
-            let version = policy.plans.version;
-            let is_current = || current.is(version);
-            let decision = if plan.is_unlimited() || ask.takes_nothing(plan) {
-                self.look(key, &policy, plan, ask, clock())
-            } else {
-                let known = store.visit(key, plan.index, |state, hash| {
-                    (state.is_of(version) && is_current()).then(|| take(state, plan, hash, &clock))
-                });
-                let settle = |state: &KeyState, id, now| take(state, plan, id, &|| now);
-                let taken = known
-                    .flatten()
-                    .or_else(|| store.settle(key, &policy.plans, plan, Newcomer::Keep, is_current, &clock, settle));
-                taken.map(|decision| if plan.shadow { instead(decision) } else { decision })
-            };
-            if let Some(decision) = decision {
-                if plan.shadow {
-                    count_shadow(plan, &decision);
-                }
-                return decision;
+            let plan = &**policy.plan_of(key, given);
+            if plan.is_unlimited() {
+                return Decision::Allow(Allow::alone(Seen::unlimited(plan.index)));
             }
+            let version = policy.plans.version;
+            let mut taken = [Taken::default(); MAX_QUOTAS];
+            let known = store.visit(key, plan.index, |state, id| {
+                let usable = state.is_of(version) && current.is(version);
+                usable.then(|| several::Key { state, plan, id }.take(ask, &clock, &mut taken))
+            });
+            let verdict = known.flatten().or_else(|| {
+                // What can take nothing must not leave a key behind either.
+                let newcomer = if ask.takes_nothing(plan) { Newcomer::Show } else { Newcomer::Keep };
+                let is_current = || current.is(version);
+                store.settle(key, &policy.plans, plan, newcomer, is_current, &clock, |state, id, now| {
+                    several::Key { state, plan, id }.take(ask, || now, &mut taken)
+                })
+            });
+            let Some(verdict) = verdict else { continue };
+            let Verdict { denied, seen, now, .. } = verdict;
+            let others =
+                if plan.simple.is_some() { Others::None } else { Others::All { since: plan.since, now, taken } };
+            if plan.shadow {
+                let counts = &plan.home.counts;
+                count(if denied.is_some() { &counts.shadow_denied } else { &counts.shadow_allowed });
+            }
+            return match denied {
+                Some(cause) if !plan.shadow => Decision::Deny(Deny { seen, others, cause }),
+                instead_of => Decision::Allow(Allow { seen, others, instead_of }),
+            };
         }
     }
 
@@ -641,27 +643,18 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone> Limiter<K, S> {
 
 /// What a take from `state` would be answered.
 fn look(state: &KeyState, plan: &PlanTicks, ask: Ask<'_>, id: u64, now: Now) -> Decision {
-    let decision = match (&plan.simple, ask.costs, state.slots()) {
-        (Some(quota), &[(Unit::REQUESTS, cost)], [slot]) => Visited::new(slot, plan.index, id).peek(quota, cost, now),
-        _ => several::Key { state, plan, id }.peek(ask, now),
-    };
-    if plan.shadow { instead(decision) } else { decision }
+    let mut taken = [Taken::default(); MAX_QUOTAS];
+    decision(plan, several::Key { state, plan, id }.peek(ask, now, &mut taken), taken)
 }
 
-/// Counts what was decided in shadow mode.
-fn count_shadow(plan: &PlanTicks, decision: &Decision) {
-    let counts = &plan.home.counts;
-    let denied = matches!(decision, Decision::Allow(allow) if allow.instead_of.is_some());
-    count(if denied { &counts.shadow_denied } else { &counts.shadow_allowed });
-}
-
-/// What shadow mode makes of a decision.
-fn instead(decision: Decision) -> Decision {
-    match decision {
-        Decision::Deny(Deny { seen, others, cause }) => {
-            Decision::Allow(Allow { seen, others, instead_of: Some(cause) })
-        }
-        allow => allow,
+/// The answer of `plan`, which in shadow mode is never a denial.
+#[inline(always)]
+fn decision(plan: &PlanTicks, verdict: Verdict, taken: AllTaken) -> Decision {
+    let Verdict { denied, seen, now, .. } = verdict;
+    let others = if plan.simple.is_some() { Others::None } else { Others::All { since: plan.since, now, taken } };
+    match denied {
+        Some(cause) if !plan.shadow => Decision::Deny(Deny { seen, others, cause }),
+        instead_of => Decision::Allow(Allow { seen, others, instead_of }),
     }
 }
 

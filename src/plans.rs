@@ -41,6 +41,8 @@ pub(crate) struct Granted {
     pub(crate) name: Arc<str>,
     pub(crate) quota: Quota,
     pub(crate) ticks: QuotaTicks,
+    /// How far ahead `tat` is when the burst is used up.
+    pub(crate) empty: u64,
 }
 
 /// What belongs to a plan whatever its quotas are.

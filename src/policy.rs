@@ -339,7 +339,9 @@ fn compile(
     }
     let mut quotas: Vec<Granted> = Vec::with_capacity(plan.quotas.len());
     for quota in &plan.quotas {
-        let granted = Granted { name: quota.name().into(), quota: *quota, ticks: QuotaTicks::new(*quota)? };
+        let ticks = QuotaTicks::new(*quota)?;
+        let empty = ticks.charge(ticks.burst());
+        let granted = Granted { name: quota.name().into(), quota: *quota, ticks, empty };
         if quotas.iter().any(|other| other.name == granted.name) {
             return Err(BuildError::DuplicateQuota { plan: name, quota: granted.name.to_string() });
         }

@@ -6,10 +6,10 @@
 //! whose denial no longer holds looks once more.
 
 use crate::bucket::Demand;
-use crate::decision::{Allow, Cause, Decision, Deny, Others, Seen};
+use crate::decision::{Allow, Cause, Others, Seen};
 use crate::plans::{Granted, MAX_QUOTAS, PlanTicks};
 use crate::quota::QuotaTicks;
-use crate::store::{KeyState, Taken};
+use crate::store::{KeyState, Slot, Taken};
 use crate::sync::Ordering;
 use crate::ticks::{MAX_NOW, Now};
 use crate::unit::Unit;
@@ -45,6 +45,20 @@ impl Ask<'_> {
     }
 }
 
+/// What is taken from, or looked at in, each bucket of a key.
+pub(crate) type AllTaken = [Taken; MAX_QUOTAS];
+
+/// A decision without what it has taken, which is large and is handed on by reference.
+pub(crate) struct Verdict {
+    /// What denies, if it is denied.
+    pub(crate) denied: Option<Cause>,
+    /// What the quota that the answer is about has seen.
+    pub(crate) seen: Seen,
+    pub(crate) now: Now,
+    /// Which quota that is, if it is one.
+    quota: Option<usize>,
+}
+
 /// The state of a key, its plan, and which key it is.
 #[derive(Clone, Copy)]
 pub(crate) struct Key<'a> {
@@ -53,75 +67,124 @@ pub(crate) struct Key<'a> {
     pub(crate) id: u64,
 }
 
-impl Key<'_> {
-    /// Takes what is asked for, all or nothing, at the time that `clock` tells.
-    pub(crate) fn take(self, ask: Ask<'_>, clock: impl Fn() -> Now) -> Decision {
-        let answer = match self.try_take(ask, &clock) {
-            Err(denial) if self.has_changed(&denial) => self.try_take(ask, &clock),
-            answer => answer,
-        };
-        match answer {
-            Ok(allow) => Decision::Allow(allow),
-            Err(denial) => Decision::Deny(denial.deny),
-        }
+impl<'a> Key<'a> {
+    fn buckets(self) -> impl Iterator<Item = (&'a Slot, &'a Granted)> {
+        self.state.slots().iter().zip(&self.plan.quotas)
+    }
+
+    /// Takes what is asked for, all or nothing, at the time that `clock` tells, and notes it in `taken`.
+    pub(crate) fn take(self, ask: Ask<'_>, clock: impl Fn() -> Now, taken: &mut AllTaken) -> Verdict {
+        let verdict = self.try_take(ask, &clock, taken);
+        if self.has_changed(&verdict) { self.try_take(ask, &clock, taken) } else { verdict }
     }
 
     /// What [`take`](Self::take) would answer, places in flight aside.
-    pub(crate) fn peek(self, ask: Ask<'_>, now: Now) -> Decision {
-        let look = Look::new(self, ask, now);
-        match look.denial() {
-            Some(denial) => Decision::Deny(denial.deny),
-            None => {
-                let mut allow = look.allow(ask);
-                allow.take_nothing();
-                Decision::Allow(allow)
-            }
-        }
+    pub(crate) fn peek(self, ask: Ask<'_>, now: Now, taken: &mut AllTaken) -> Verdict {
+        let mut verdict = match self.look(ask, now, taken) {
+            Some(worst) => return self.denied_by(worst, now, taken),
+            None => self.allowed(now, taken),
+        };
+        verdict.seen.cost = 0;
+        taken.iter_mut().for_each(|taken| taken.cost = 0);
+        verdict
     }
 
-    fn try_take(self, ask: Ask<'_>, clock: &impl Fn() -> Now) -> Result<Allow, Denial> {
-        let Self { state, plan, .. } = self;
-        let mut look = Look::new(self, ask, clock());
-        if let Some(denial) = look.denial() {
-            return Err(denial);
+    fn try_take(self, ask: Ask<'_>, clock: &impl Fn() -> Now, taken: &mut AllTaken) -> Verdict {
+        let now = clock();
+        if let Some(worst) = self.look(ask, now, taken) {
+            return self.denied_by(worst, now, taken);
         }
-        let limit = plan.in_flight.unwrap_or(u32::MAX);
-        if ask.enter && !state.enter(limit) {
-            return Err(look.full(limit));
+        let limit = self.plan.in_flight.unwrap_or(u32::MAX);
+        if ask.enter && !self.state.enter(limit) {
+            let seen = Seen { cost: 1, ..self.places(limit, limit) };
+            return Verdict { denied: Some(Cause::InFlight), seen, now, quota: None };
         }
-        let buckets = || state.slots().iter().zip(&plan.quotas);
-        for (n, (slot, quota)) in buckets().enumerate() {
-            let Taken { cost, .. } = look.taken[n];
-            if cost == 0 {
-                continue;
-            }
-            let now = quota.ticks.at(look.now);
-            match slot.bucket.take(&quota.ticks, cost, || now).0 {
-                Ok(tat) => look.taken[n].tat = tat,
+        for (n, (slot, quota)) in self.buckets().enumerate() {
+            let Some(demand) = Demand::new(&quota.ticks, taken[n].cost) else { continue };
+            match slot.bucket.draw(&demand, taken[n].tat, quota.ticks.at(now)) {
+                Ok(tat) => taken[n].tat = tat,
                 Err(tat) => {
-                    for ((slot, quota), taken) in buckets().zip(&look.taken[..n]) {
+                    for ((slot, quota), taken) in self.buckets().zip(&taken[..n]) {
                         if taken.cost != 0 {
-                            slot.give_back(&quota.ticks, taken, quota.ticks.at(look.now), clock);
+                            slot.give_back(&quota.ticks, taken, quota.ticks.at(now), clock);
                         }
                     }
                     if ask.enter {
-                        state.leave();
+                        self.state.leave();
                     }
-                    look.taken[n].tat = tat;
-                    return Err(look.denied_by(n));
+                    taken[n].tat = tat;
+                    return self.denied_by(n, now, taken);
                 }
             }
         }
-        Ok(look.allow(ask))
+        self.allowed(now, taken)
+    }
+
+    /// Looks at all buckets, and says which denies for longest, if one does.
+    fn look(self, ask: Ask<'_>, now: Now, taken: &mut AllTaken) -> Option<usize> {
+        let mut worst = None;
+        for (n, (slot, quota)) in self.buckets().enumerate() {
+            // The refunds first: see `refunds.rs`.
+            let refunds = slot.refunds.seen();
+            taken[n] = Taken { cost: ask.of(quota), tat: slot.bucket.tat(), refunds };
+            if let Some(wait) = wait(&quota.ticks, &taken[n], quota.ticks.at(now)) {
+                worst = worst.max(Some((wait, n)));
+            }
+        }
+        worst.map(|(_, n)| n)
+    }
+
+    /// The denial by the n-th quota.
+    fn denied_by(self, n: usize, now: Now, taken: &AllTaken) -> Verdict {
+        Verdict { denied: Some(Cause::Quota), seen: self.seen(n, now, taken), now, quota: Some(n) }
+    }
+
+    /// The allow, with the numbers of the quota that allows the same again the fewest times. One of which nothing was
+    /// asked counts as if it had been asked for one unit.
+    fn allowed(self, now: Now, taken: &AllTaken) -> Verdict {
+        let mut tightest: Option<(u64, u64, usize)> = None;
+        for ((n, quota), taken) in self.plan.quotas.iter().enumerate().zip(taken) {
+            let left = quota.empty.saturating_sub(taken.tat.saturating_sub(quota.ticks.at(now)));
+            let charge = quota.ticks.charge(taken.cost.max(1)).max(1);
+            // left / charge, without a division.
+            let fewer = |(least, per, _): (u64, u64, usize)| {
+                u128::from(left) * u128::from(per) < u128::from(least) * u128::from(charge)
+            };
+            if tightest.is_none_or(fewer) {
+                tightest = Some((left, charge, n));
+            }
+        }
+        let seen = match (tightest, self.plan.in_flight) {
+            (Some((_, _, n)), _) => self.seen(n, now, taken),
+            // Relaxed: the count is all there is.
+            (None, Some(limit)) => self.places(limit, self.state.in_flight().load(Ordering::Relaxed)),
+            (None, None) => Seen::unlimited(self.plan.index),
+        };
+        Verdict { denied: None, seen, now, quota: tightest.map(|(_, _, n)| n) }
+    }
+
+    fn seen(self, n: usize, now: Now, taken: &AllTaken) -> Seen {
+        let Taken { cost, tat, refunds } = taken[n];
+        let quota = self.plan.quotas[n].ticks;
+        Seen { quota, tat, now: quota.at(now), cost, refunds, id: self.id, plan: self.plan.index }
+    }
+
+    /// Places in flight, as a quota of which nothing comes back by itself.
+    fn places(self, limit: u32, taken: u32) -> Seen {
+        let (quota, tat) = (QuotaTicks::places(limit), MAX_NOW + u64::from(taken));
+        Seen { quota, tat, now: MAX_NOW, id: self.id, ..Seen::unlimited(self.plan.index) }
     }
 
     /// Whether what denied has been given something back since.
-    fn has_changed(self, denial: &Denial) -> bool {
-        let slots = self.state.slots();
-        match denial.by.and_then(|n| slots.get(n)) {
-            Some(slot) => slot.bucket.tat() < denial.deny.seen.tat,
+    fn has_changed(self, verdict: &Verdict) -> bool {
+        let slot = verdict.quota.and_then(|n| self.state.slots().get(n));
+        match (verdict.denied, slot) {
+            (Some(Cause::Quota), Some(slot)) => slot.bucket.tat() < verdict.seen.tat,
             // Relaxed: at worst the denial stands that was right a moment ago.
-            None => u64::from(self.state.in_flight().load(Ordering::Relaxed)) < denial.deny.limit(),
+            (Some(Cause::InFlight), _) => {
+                u64::from(self.state.in_flight().load(Ordering::Relaxed)) < verdict.seen.quota.burst()
+            }
+            _ => false,
         }
     }
 
@@ -131,7 +194,7 @@ impl Key<'_> {
         if *since != self.plan.since || allow.seen.id != self.id || allow.instead_of.is_some() {
             return;
         }
-        for ((slot, quota), taken) in self.state.slots().iter().zip(&self.plan.quotas).zip(taken) {
+        for ((slot, quota), taken) in self.buckets().zip(taken) {
             if taken.cost != 0 {
                 slot.give_back(&quota.ticks, taken, quota.ticks.at(*now), &clock);
             }
@@ -139,100 +202,8 @@ impl Key<'_> {
     }
 }
 
-/// What a decision sees, and what it will have been.
-struct Look<'a> {
-    key: Key<'a>,
-    now: Now,
-    /// By quota. A cost of more than the burst stays here.
-    taken: [Taken; MAX_QUOTAS],
-}
-
-impl<'a> Look<'a> {
-    #[inline]
-    fn new(key: Key<'a>, ask: Ask<'_>, now: Now) -> Self {
-        let mut taken = [Taken::default(); MAX_QUOTAS];
-        for ((taken, slot), quota) in taken.iter_mut().zip(key.state.slots()).zip(&key.plan.quotas) {
-            // The refunds first: see `refunds.rs`.
-            let refunds = slot.refunds.seen();
-            *taken = Taken { cost: ask.of(quota), tat: slot.bucket.tat(), refunds };
-        }
-        Self { key, now, taken }
-    }
-
-    fn quotas(&self) -> impl Iterator<Item = (usize, &'a QuotaTicks, &Taken)> {
-        self.key.plan.quotas.iter().zip(&self.taken).enumerate().map(|(n, (quota, taken))| (n, &quota.ticks, taken))
-    }
-
-    /// The denial by the quota with the longest wait, if one denies.
-    fn denial(&self) -> Option<Denial> {
-        let waits = self.quotas().filter_map(|(n, quota, taken)| Some((wait(quota, taken, quota.at(self.now))?, n)));
-        waits.max_by_key(|(wait, _)| *wait).map(|(_, n)| self.denied_by(n))
-    }
-
-    fn denied_by(&self, n: usize) -> Denial {
-        let deny = Deny { seen: self.seen(n), others: self.others(), cause: Cause::Quota };
-        Denial { deny, by: Some(n) }
-    }
-
-    /// The denial by the number of requests in flight.
-    fn full(&self, limit: u32) -> Denial {
-        let seen = Seen { cost: 1, ..self.places(limit, limit) };
-        Denial { deny: Deny { seen, others: self.others(), cause: Cause::InFlight }, by: None }
-    }
-
-    /// The allow, with the numbers of the quota that allows the same again the fewest times. One of which nothing was
-    /// asked counts as if it had been asked for one unit.
-    fn allow(&self, ask: Ask<'_>) -> Allow {
-        let mut tightest: Option<(u64, u64, usize)> = None;
-        for (n, quota, taken) in self.quotas() {
-            let cost = ask.of(&self.key.plan.quotas[n]).max(1);
-            let empty = quota.charge(quota.burst());
-            let left = empty.saturating_sub(taken.tat.saturating_sub(quota.at(self.now)));
-            let charge = quota.charge(cost).max(1);
-            // left / charge, without a division.
-            if tightest.is_none_or(|(least, per, _)| {
-                u128::from(left) * u128::from(per) < u128::from(least) * u128::from(charge)
-            }) {
-                tightest = Some((left, charge, n));
-            }
-        }
-        let seen = tightest.map_or_else(|| self.none(), |(_, _, n)| self.seen(n));
-        Allow { seen, others: self.others(), instead_of: None }
-    }
-
-    fn seen(&self, n: usize) -> Seen {
-        let Taken { cost, tat, refunds } = self.taken[n];
-        let quota = self.key.plan.quotas[n].ticks;
-        Seen { quota, tat, now: quota.at(self.now), cost, refunds, id: self.key.id, plan: self.key.plan.index }
-    }
-
-    /// What is seen where there is no quota.
-    fn none(&self) -> Seen {
-        let in_flight = self.key.state.in_flight().load(Ordering::Relaxed);
-        self.key
-            .plan
-            .in_flight
-            .map_or_else(|| Seen::unlimited(self.key.plan.index), |limit| self.places(limit, in_flight))
-    }
-
-    /// Places in flight, as a quota of which nothing comes back by itself.
-    fn places(&self, limit: u32, taken: u32) -> Seen {
-        let (quota, tat) = (QuotaTicks::places(limit), MAX_NOW + u64::from(taken));
-        Seen { quota, tat, now: MAX_NOW, id: self.key.id, ..Seen::unlimited(self.key.plan.index) }
-    }
-
-    const fn others(&self) -> Others {
-        Others::All { since: self.key.plan.since, now: self.now, taken: self.taken }
-    }
-}
-
-/// A denial, and by which quota, if by one.
-struct Denial {
-    deny: Deny,
-    by: Option<usize>,
-}
-
 /// In ticks, how long what is asked for has to wait, `None` if it is there; the longest there is for never.
+#[inline]
 fn wait(quota: &QuotaTicks, asked: &Taken, now: u64) -> Option<u64> {
     if asked.cost > quota.burst() {
         return Some(u64::MAX);
