@@ -6,6 +6,10 @@ use crate::decision::Allow;
 
 /// A request that was allowed, counted as in flight until this is dropped.
 ///
+/// Its place is given back on the plan that it was taken on, and when the key was [moved](crate::Limiter::move_plan) on the
+/// plan that it was moved to. Where requests of a moved key are in flight on several plans, it may be that of another one
+/// of them.
+///
 /// It owns what it needs, so that it can go along with the request: into a task, or into the body of a response.
 #[must_use = "a request is in flight for as long as this lives"]
 pub struct InFlight {

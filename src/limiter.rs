@@ -368,11 +368,16 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone> Limiter<K, S> {
 
     fn leave(&self, key: &K, plan: u16, id: u64) {
         let Inner { current, store, .. } = &*self.inner;
-        // What was counted in overflow is there, or where that went with its plan.
         let policy = current.get();
-        let home = &policy.plans.get(plan).home;
-        if id == home.id || !store.leave(key, plan) {
-            home.leave();
+        // Where its plan went, if that was removed.
+        let plan = policy.plans.get(plan);
+        if id == plan.home.id {
+            return plan.home.leave();
+        }
+        // What was moved away with its key is on another plan, or in overflow.
+        let moved = || policy.plans.iter().any(|plan| store.leave(key, plan.index));
+        if !store.leave(key, plan.index) && !moved() {
+            plan.home.leave();
         }
     }
 

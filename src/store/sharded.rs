@@ -266,16 +266,9 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone> Sharded<K, S> {
         Some(known)
     }
 
-    /// Counts one request of `key` less in flight, on the plan of index `plan` or wherever that has moved.
+    /// Counts one request of `key` less in flight on the plan of index `plan`: true if there was one.
     pub(crate) fn leave(&self, key: &K, plan: u16) -> bool {
-        self.visit(key, plan, |state, _| state.leave()).unwrap_or(false) || {
-            let hash = self.map.hasher().hash_one(key);
-            let shard = self.map.shards()[self.map.determine_shard(hash as usize)].read();
-            let moved = shard.get(hash, |(known, state)| {
-                state.get().in_flight().load(Ordering::Relaxed) > 0 && known.borrow() == key
-            });
-            moved.is_some_and(|(_, state)| state.get().leave())
-        }
+        self.visit(key, plan, |state, _| state.leave()) == Some(true)
     }
 
     /// The number of keys.
@@ -313,18 +306,20 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone> Shard<'_, K, S> {
     /// Carries the states of this hash whose keys are meant over to the current version.
     fn carry(&mut self, hash: u64, meant: impl Fn(&K::Owned) -> bool) {
         let (plans, version) = (self.plans, self.plans.version);
-        loop {
-            let stale =
-                |(known, state): &(K::Owned, SharedValue<KeyState>)| !state.get().is_of(version) && meant(known);
-            let Some((_, state)) = self.table.get_mut(hash, stale) else { return };
-            let Some(by) = plans.move_of(state.get().plan()) else { return };
-            if by.from.index == by.to.index {
-                state.get_mut().carry(version, by, plans.at, self.side.new_life());
-            } else if let Some((known, state)) =
-                self.remove(hash, |known, state| state.plan() == by.from.index && !state.is_of(version) && meant(known))
-            {
-                self.put(hash, known, state, by, plans.at);
-            }
+        let move_of = |state: &KeyState| plans.move_of(state.plan()).filter(|_| !state.is_of(version));
+        let stays = |by: &Move| by.from.index == by.to.index;
+
+        // Those that stay on their plan first, so that those that come to it find them carried over.
+        while let Some((_, state)) =
+            self.table.get_mut(hash, |(known, state)| move_of(state.get()).is_some_and(stays) && meant(known))
+        {
+            let state = state.get_mut();
+            let Some(by) = move_of(state) else { return };
+            state.carry(version, by, plans.at, self.side.new_life());
+        }
+        while let Some((known, state)) = self.remove(hash, |known, state| move_of(state).is_some() && meant(known)) {
+            let Some(by) = move_of(&state) else { return };
+            self.put(hash, known, state, by, plans.at);
         }
     }
 
@@ -332,7 +327,6 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone> Shard<'_, K, S> {
     fn put(&mut self, hash: u64, key: K::Owned, mut state: KeyState, by: &Move, at: Now) {
         let (version, life) = (self.plans.version, self.side.new_life());
         state.carry(version, by, at, life);
-        // One of the version before is carried over later, and comes here then.
         let there = self
             .table
             .get_mut(hash, |(known, own)| own.get().plan() == by.to.index && own.get().is_of(version) && *known == key);
