@@ -1,4 +1,4 @@
-//! An API gateway with three plans by API key, and a default for everybody else by address.
+//! An API gateway on one limiter: three plans by API key, and a default for everybody else by address.
 //!
 //! ```text
 //! cargo run --release --features http --example gateway              # http://127.0.0.1:3000, Ctrl-C stops it
@@ -11,6 +11,7 @@
 #[path = "gateway/demo.rs"]
 mod demo;
 
+use std::borrow::Cow;
 use std::error::Error;
 use std::io::{self, IsTerminal, Write};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -29,7 +30,7 @@ use clap::Parser;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tollgate::http::{KeyExtractor, PeerAddr, RateLimitLayer};
-use tollgate::{Limiter, Quota};
+use tollgate::{Limiter, Policy, Quota};
 
 /// A rate-limited HTTP server: three plans by API key, and a default by address.
 #[derive(Parser)]
@@ -59,6 +60,19 @@ const PLANS: [Plan; 3] = [
 
 /// What an address without an API key of ours gets.
 const ANONYMOUS: Quota = Quota::per_minute(30).burst(10);
+
+/// A key is an API key of ours, or an address as `ip:192.0.2.1`.
+fn policy() -> Policy {
+    PLANS
+        .iter()
+        .fold(Policy::new(), |policy, plan| policy.plan(plan.name, plan.quota))
+        .plan("anonymous", ANONYMOUS)
+        .default_plan("anonymous")
+        .resolver(|key: &str, plans| {
+            let plan = PLANS.iter().find(|plan| plan.api_key == key)?;
+            plans.id(plan.name)
+        })
+}
 
 fn plan_of<B>(request: &http::Request<B>) -> Option<&'static Plan> {
     let key = request.headers().get("x-api-key")?;
@@ -109,37 +123,26 @@ struct Gateway {
 
 impl Gateway {
     /// `before_check` is told the name of the client right before each check.
-    fn new(before_check: impl Fn(&'static str) + Clone + Send + Sync + 'static) -> Result<Self, Box<dyn Error>> {
-        let mut app = Router::new().route("/", get(hello)).route("/health", get(|| async { "ok" }));
-        let mut keys: Vec<Box<dyn Fn() -> usize + Send + Sync>> = Vec::new();
-
-        // One layer for each plan. Each answers for the requests of its plan and leaves the others alone.
-        for plan in &PLANS {
-            let limiter = Limiter::new(plan.quota)?;
-            let before_check = before_check.clone();
-            let key = move |request: &Request| {
-                Ok(plan_of(request).filter(|found| found.name == plan.name).map(|found| {
-                    before_check(found.name);
-                    found.api_key.to_owned()
-                }))
-            };
-            app = app.layer(RateLimitLayer::new(limiter.clone(), key).name(plan.name)?);
-            keys.push(Box::new(move || limiter.len()));
-        }
-
-        let limiter = Limiter::builder().quota(ANONYMOUS).keys().build()?;
+    fn new(before_check: impl Fn(&'static str) + Send + Sync + 'static) -> Result<Self, Box<dyn Error>> {
+        let limiter = Limiter::builder().policy(policy()).build()?;
         let peer = PeerAddr::from_extension(|info: &ConnectInfo<SocketAddr>| Some(info.0));
         let key = move |request: &Request| {
-            if plan_of(request).is_some() || request.uri().path() == "/health" {
+            if request.uri().path() == "/health" {
                 return Ok(None);
             }
-            before_check("anonymous");
-            Ok(peer.extract(request)?.map(std::borrow::Cow::into_owned))
+            let plan = plan_of(request);
+            before_check(plan.map_or("anonymous", |plan| plan.name));
+            match plan {
+                Some(plan) => Ok(Some(Cow::Borrowed(plan.api_key))),
+                None => Ok(peer.extract(request)?.map(|address| Cow::Owned(format!("ip:{address}")))),
+            }
         };
-        app = app.layer(RateLimitLayer::new(limiter.clone(), key).name("anonymous")?);
-        keys.push(Box::new(move || limiter.len()));
+        let app = Router::new()
+            .route("/", get(hello))
+            .route("/health", get(|| async { "ok" }))
+            .layer(RateLimitLayer::new(limiter.clone(), key));
 
-        let counts = Arc::new(Counts { admitted: AtomicU64::new(0), denied: AtomicU64::new(0), keys });
+        let counts = Arc::new(Counts { admitted: AtomicU64::new(0), denied: AtomicU64::new(0), limiter });
         let app = app.layer(middleware::from_fn_with_state(Arc::clone(&counts), count));
         Ok(Self { app, counts })
     }
@@ -154,7 +157,7 @@ async fn hello(request: Request) -> Json<Value> {
 struct Counts {
     admitted: AtomicU64,
     denied: AtomicU64,
-    keys: Vec<Box<dyn Fn() -> usize + Send + Sync>>,
+    limiter: Limiter,
 }
 
 async fn count(State(counts): State<Arc<Counts>>, request: Request, next: Next) -> Response {
@@ -186,7 +189,7 @@ impl Counts {
 
 impl std::fmt::Display for Counts {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let keys: usize = self.keys.iter().map(|keys| keys()).sum();
+        let keys = self.limiter.len();
         let (admitted, denied) = (self.admitted.load(Ordering::Relaxed), self.denied.load(Ordering::Relaxed));
         write!(f, "{admitted} admitted, {denied} denied, {keys} keys")
     }

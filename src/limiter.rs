@@ -554,7 +554,7 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone> Limiter<K, S> {
         Ok(PlanLimiter::new(self.clone(), id))
     }
 
-    /// The plan of that id, or the default plan if it is gone.
+    /// The plan of that id, or where its keys went if it is gone.
     pub fn plan_by_id(&self, id: PlanId) -> PlanLimiter<K, S> {
         PlanLimiter::new(self.clone(), id)
     }

@@ -17,8 +17,8 @@ use crate::unit::Unit;
 /// A plan of a limiter: its checks are on this plan, but for keys that the policy [puts](crate::Policy::override_key) on
 /// another. Made by [`Limiter::plan`]; it is cheap to keep and to clone.
 ///
-/// It stays on the plan of that name when the policy is reloaded. When that has no such plan any more, it is on the
-/// default plan, and stays so.
+/// It stays on the plan of that name when the policy is reloaded. When that has no such plan any more, it goes where the
+/// keys of the plan go, to the one that is the default then, and stays there.
 ///
 /// ```
 /// use tollgate::{Limiter, Quota};

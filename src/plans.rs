@@ -114,23 +114,23 @@ pub(crate) struct Plans {
     pub(crate) version: u64,
     /// When this version began.
     pub(crate) at: Now,
-    /// By index. `None` is a plan that was removed.
-    pub(crate) plans: Vec<Option<Arc<PlanTicks>>>,
+    /// By index. In the place of a plan that was removed is the one that its keys went to.
+    pub(crate) plans: Vec<Arc<PlanTicks>>,
     pub(crate) default: Arc<PlanTicks>,
     /// By index: where each plan of the version before went.
     pub(crate) moves: Vec<Option<Move>>,
 }
 
 impl Plans {
-    /// The plan with that index, or the default if it was removed.
+    /// The plan with that index, or where its keys went if it was removed.
     #[inline]
     pub(crate) fn get(&self, index: u16) -> &Arc<PlanTicks> {
-        self.plans.get(usize::from(index)).and_then(Option::as_ref).unwrap_or(&self.default)
+        self.plans.get(usize::from(index)).unwrap_or(&self.default)
     }
 
     /// The plans that there are.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<PlanTicks>> {
-        self.plans.iter().flatten()
+        self.plans.iter().enumerate().filter(|(index, plan)| usize::from(plan.index) == *index).map(|(_, plan)| plan)
     }
 
     /// Where the use of a state of the version before goes.

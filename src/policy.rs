@@ -251,14 +251,14 @@ impl<K: Key + ?Sized> Compiled<K> {
         }
         let (version, old) = before.map_or((0, &[][..]), |before| (before.plans.version + 1, &before.plans.plans[..]));
 
+        // By index, and by name. Those of the version before keep their places.
         let mut plans: Vec<Option<Arc<PlanTicks>>> = vec![None; old.len()];
         let mut names = HashMap::with_hasher(RandomState::new());
         for (name, plan) in described {
             let was = before.and_then(|before| before.names.get(&*name)).copied();
             let index = was.map_or(plans.len(), usize::from);
-            let old = old.get(index).and_then(Option::as_ref);
             let Ok(number) = u16::try_from(index) else { return Err(BuildError::TooManyPlans) };
-            let plan = Arc::new(compile(number, name, &plan, shadow, version, old)?);
+            let plan = Arc::new(compile(number, name, &plan, shadow, version, old.get(index))?);
             if names.insert(Arc::clone(&plan.name), number).is_some() {
                 return Err(BuildError::DuplicatePlan { plan: plan.name.to_string() });
             }
@@ -282,10 +282,16 @@ impl<K: Key + ?Sized> Compiled<K> {
         let overrides = overrides.into_iter().map(|(key, name)| Ok((key, known(name)?.unwrap_or(default.index))));
         let overrides = overrides.collect::<Result<HashMap<_, _, _>, BuildError>>()?;
 
-        let moves = old.iter().enumerate().map(|(index, old)| {
-            let to = plans[index].as_ref().unwrap_or(&default);
-            old.as_ref().map(|old| Move::new(old, to))
-        });
+        // One that was removed before went to another, which may be there still.
+        let place = |(index, plan): (usize, &Option<Arc<PlanTicks>>)| {
+            let went_to = || old.get(index).and_then(|old| plans[usize::from(old.index)].as_ref());
+            Arc::clone(plan.as_ref().or_else(went_to).unwrap_or(&default))
+        };
+        let plans: Vec<_> = plans.iter().enumerate().map(place).collect();
+        let moves = old
+            .iter()
+            .enumerate()
+            .map(|(index, old)| (usize::from(old.index) == index).then(|| Move::new(old, &plans[index])));
         let moves = moves.collect();
         let plain = overrides.is_empty() && resolver.is_none();
         let plans = Plans { version, at, plans, default, moves };

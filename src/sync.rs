@@ -23,6 +23,11 @@ pub(crate) use std::sync::{
 };
 
 #[cfg(loom)]
+pub(crate) use loom::thread::yield_now;
+#[cfg(not(loom))]
+pub(crate) use std::thread::yield_now;
+
+#[cfg(loom)]
 mod stand_in {
     use std::marker::PhantomData;
     use std::sync::Arc;

@@ -4,7 +4,7 @@ mod counting;
 
 use std::hint::black_box;
 
-use tollgate::{Decision, DirectLimiter, Limiter, Quota};
+use tollgate::{Decision, DirectLimiter, Limiter, Policy, Quota, Unit};
 
 fn allocations(work: impl FnOnce()) -> u64 {
     let before = counting::calls();
@@ -27,10 +27,22 @@ fn a_check_of_a_known_key_allocates_nothing() {
     let numbers = Limiter::builder().quota(quota).keys::<u64>().build().expect("a quota that makes sense");
     let owned = String::from("known");
     assert!(keyed.check("known").is_allowed() && numbers.check(&7).is_allowed());
+    let chat = [quota, Quota::per_day(1 << 40), Quota::per_minute(1 << 40).unit(Unit::TOKENS)];
+    let plans = Limiter::builder().plan("chat", chat).plan("trial", quota).default_plan("trial");
+    let plans = plans.build().expect("plans that make sense");
+    let chat = plans.plan("chat").expect("it is there");
+    let costs = [(Unit::REQUESTS, 1), (Unit::TOKENS, 300)];
+    assert!(chat.check("known").is_allowed() && plans.check("known").is_allowed());
+    // From the second policy on, each thread keeps it at hand from its first check on.
+    keyed.reload(Policy::new().plan("default", quota)).expect("a quota that makes sense");
+    assert!(keyed.check("known").is_allowed());
 
     let count = allocations(|| {
         for _ in 0..2_000 {
             for decision in [direct.check(), keyed.check("known"), keyed.check(&owned), numbers.check(&7)] {
+                black_box((decision.remaining(), decision.retry_after(), decision.reset_after()));
+            }
+            for decision in [chat.check_costs("known", &costs), chat.check("known"), plans.check("known")] {
                 black_box((decision.remaining(), decision.retry_after(), decision.reset_after()));
             }
             black_box((keyed.peek("known").is_allowed(), keyed.peek("unknown").is_allowed()));

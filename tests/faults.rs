@@ -5,7 +5,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use tollgate::{BuildError, Decision, Deny, DirectLimiter, Limiter, Now, Quota, Reason};
+use tollgate::{BuildError, Decision, Deny, DirectLimiter, Limiter, Now, Policy, Quota, Reason};
 
 fn at(elapsed: Duration) -> Now {
     Now::since_origin(elapsed).unwrap()
@@ -243,4 +243,67 @@ fn two_threads_that_cross_over_two_keys_come_to_an_end() {
     for _ in 0..2 {
         finished.recv_timeout(Duration::from_secs(60)).unwrap();
     }
+}
+
+/// pubky/pubky-homeserver PR#573: the first limit is charged though the second denies.
+#[test]
+fn a_quota_is_not_charged_for_what_another_denies() {
+    let quotas = [Quota::per_minute(2), Quota::per_second(1)];
+    let limiter = Limiter::builder().plan("default", quotas).build().unwrap();
+    assert!(limiter.check_at("alice", secs(0.0)).is_allowed());
+    let deny = denied(limiter.check_at("alice", secs(0.0)));
+    assert_eq!((deny.limit(), deny.retry_after()), (1, Some(Duration::from_secs(1))));
+    assert!(limiter.check_at("alice", secs(1.0)).is_allowed());
+}
+
+/// symfony/symfony PR#65796: a client over its own limit uses up the limit of all.
+#[test]
+fn a_client_over_its_own_limit_takes_nothing_of_the_limit_of_all() {
+    let users = Limiter::new(Quota::per_hour(1)).unwrap();
+    let all = direct(Quota::per_hour(10));
+    let served = (0..20).filter(|_| match users.check_at("alice", secs(0.0)) {
+        Decision::Deny(_) => false,
+        Decision::Allow(allow) => {
+            let served = all.check_at(secs(0.0)).is_allowed();
+            if !served {
+                users.refund_at("alice", allow, secs(0.0));
+            }
+            served
+        }
+    });
+    assert_eq!(served.count(), 1);
+    assert_eq!(all.peek_at(secs(0.0)).remaining(), 9);
+}
+
+fn policy(quota: Quota) -> Policy {
+    Policy::new().plan("default", quota)
+}
+
+/// nuetzliches/hookaido PR#239: each reload refills each bucket.
+#[test]
+fn a_reload_refills_nothing() {
+    let limiter = Limiter::new(Quota::per_second(1).burst(10)).unwrap();
+    assert!(limiter.check_cost_at("alice", 10, secs(0.0)).is_allowed());
+    limiter.reload_at(policy(Quota::per_second(1).burst(10)), secs(0.0)).unwrap();
+    assert!(limiter.check_at("alice", secs(0.0)).is_denied());
+}
+
+/// envoyproxy/ratelimit#185: denials are counted, so that a raised limit does not help.
+#[test]
+fn a_raised_limit_is_there_at_once() {
+    let limiter = Limiter::new(Quota::per_hour(10)).unwrap();
+    assert_eq!((0..50).filter(|_| limiter.check_at("alice", secs(0.0)).is_allowed()).count(), 10);
+    limiter.reload_at(policy(Quota::per_hour(20)), secs(0.0)).unwrap();
+    assert_eq!((0..50).filter(|_| limiter.check_at("alice", secs(0.0)).is_allowed()).count(), 10);
+}
+
+/// symfony/symfony#44850: after the limit was lowered, the old one is still available.
+#[test]
+fn a_lowered_limit_holds_at_once() {
+    let limiter = Limiter::new(Quota::per_hour(20)).unwrap();
+    assert!(limiter.peek_at("alice", secs(0.0)).remaining() == 20);
+    limiter.reload_at(policy(Quota::per_hour(10)), secs(0.0)).unwrap();
+    assert_eq!(limiter.peek_at("alice", secs(0.0)).remaining(), 10);
+    let deny = denied(limiter.check_cost_at("alice", 12, secs(0.0)));
+    assert_eq!((deny.limit(), deny.remaining(), deny.retry_after()), (10, 10, None));
 }

@@ -1,14 +1,260 @@
 //! Plans, several quotas at once, requests in flight and reloads against the plain model, and what they are for.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test that meets the unexpected stops")]
 
+#[path = "oracle/plans.rs"]
 mod oracle;
 
 use std::time::Duration;
 
-use oracle::plans::{PlanSpec, PlanStep, PolicySpec, play_plans};
+use oracle::{PlanSpec, PlanStep, PolicySpec, play_plans};
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
-use tollgate::{Quota, Unit};
+use tollgate::{BuildError, Decision, Limiter, Now, Plan, Policy, Quota, Reason, TestClock, Unit};
+
+fn secs(seconds: u64) -> Now {
+    Now::since_origin(Duration::from_secs(seconds)).unwrap()
+}
+
+fn policy(plan: impl Into<Plan>) -> Policy {
+    Policy::new().plan("default", plan)
+}
+
+#[test]
+fn what_was_used_stays_used() {
+    let limiter = Limiter::new(Quota::per_hour(2_000)).unwrap();
+    assert!(limiter.check_cost_at("alice", 199, secs(0)).is_allowed());
+    limiter.reload_at(policy(Quota::per_hour(200)), secs(0)).unwrap();
+    assert_eq!(limiter.peek_at("alice", secs(0)).remaining(), 1);
+    limiter.reload_at(policy(Quota::per_hour(2_000)), secs(0)).unwrap();
+    assert_eq!(limiter.peek_at("alice", secs(0)).remaining(), 1_801);
+}
+
+/// Worked out at the instant of the change: a second later a thousand would have come back.
+#[test]
+fn use_is_worked_out_when_the_policy_changes_and_not_when_the_key_comes() {
+    let limiter = Limiter::new(Quota::per_second(1_000)).unwrap();
+    assert!(limiter.check_cost_at("alice", 1_000, secs(0)).is_allowed());
+    limiter.reload_at(policy(Quota::per_hour(1)), secs(0)).unwrap();
+    let decision = limiter.check_at("alice", secs(1));
+    // Never longer than under the new quota alone.
+    assert_eq!(decision.retry_after(), Some(Duration::from_secs(3_599)));
+}
+
+#[test]
+fn a_policy_that_makes_no_sense_changes_nothing_and_says_why() {
+    let limiter = Limiter::builder().plan("free", Quota::per_hour(10)).build().unwrap();
+    assert!(limiter.check_at("alice", secs(0)).is_allowed());
+    let refused = |policy: Policy| {
+        let error = limiter.reload_at(policy, secs(0)).unwrap_err();
+        assert_eq!(limiter.peek_at("alice", secs(0)).remaining(), 9, "{error}");
+        assert_eq!(limiter.peek_all_at("alice", secs(0))[0].plan(), "free");
+        error
+    };
+    let free = || Policy::new().plan("free", Quota::per_hour(20));
+    assert_eq!(refused(Policy::new()), BuildError::NoQuota);
+    assert_eq!(refused(free().plan("pro", Quota::per_hour(30))), BuildError::NoDefaultPlan);
+    assert_eq!(refused(free().default_plan("pro")), BuildError::UnknownPlan { plan: "pro".into() });
+    assert_eq!(refused(free().override_key("bob", "pro")), BuildError::UnknownPlan { plan: "pro".into() });
+    assert_eq!(refused(free().plan("free", Quota::per_hour(1))), BuildError::DuplicatePlan { plan: "free".into() });
+    assert_eq!(refused(policy(Plan::new([]))), BuildError::EmptyPlan { plan: "default".into() });
+    assert_eq!(refused(policy(Quota::per_hour(0))), BuildError::ZeroBurst { quota: Quota::per_hour(0) });
+    let nothing = Plan::new([Quota::per_hour(1)]).in_flight(0);
+    assert_eq!(refused(policy(nothing)), BuildError::NothingInFlight { plan: "default".into() });
+    assert_eq!(refused(policy(vec![Quota::per_hour(1); 9])), BuildError::TooManyQuotas { plan: "default".into() });
+    let error = refused(policy([Quota::per_hour(1), Quota::per_hour(2)]));
+    assert!(error.to_string().contains("requests/h") && error.to_string().contains("named"), "{error}");
+}
+
+#[test]
+fn unknown_plans_are_errors_or_the_default_by_choice() {
+    let policy = || Policy::new().plan("free", Quota::per_hour(10));
+    let strict = Limiter::builder().policy(policy()).build().unwrap();
+    assert!(strict.plan("pro").unwrap_err().to_string().contains("`pro`"));
+    assert!(strict.move_plan("alice", "free", "pro").is_err());
+    let lenient = policy().override_key("bob", "gold").unknown_plan_is_default();
+    let lenient = Limiter::builder().policy(lenient).build().unwrap();
+    assert_eq!(lenient.plan("pro").unwrap().check("alice").limit(), 10);
+    assert_eq!(lenient.check("bob").limit(), 10);
+}
+
+#[test]
+fn an_override_comes_before_the_caller_and_he_before_the_resolver() {
+    let policy = Policy::new()
+        .plan("free", Quota::per_hour(1))
+        .plan("pro", Quota::per_hour(2))
+        .plan("vip", Quota::per_hour(3))
+        .default_plan("free")
+        .override_key("carol", "vip")
+        .resolver(|key: &str, plans| plans.id(if key == "bob" { "pro" } else { "gone" }));
+    let limiter = Limiter::builder().policy(policy).build().unwrap();
+    let limits = ["alice", "bob", "carol"].map(|key| limiter.peek(key).limit());
+    assert_eq!(limits, [1, 2, 3]);
+    let free = limiter.plan("free").unwrap();
+    assert_eq!(["alice", "bob", "carol"].map(|key| free.peek(key).limit()), [1, 1, 3]);
+    assert_eq!(limiter.plan_by_id(free.id()).peek("bob").limit(), 1);
+}
+
+/// A resolver may ask the limiter that it belongs to, also once the policy was reloaded.
+#[test]
+fn a_resolver_may_check_other_keys() {
+    let limiter = Limiter::builder().plan("free", Quota::per_hour(3)).build().unwrap();
+    let inner = limiter.clone();
+    let free = limiter.plan("free").unwrap();
+    let resolver = move |_: &str, plans: &tollgate::PlanNames<'_>| {
+        assert!(inner.plan_by_id(free.id()).check("others").is_allowed());
+        plans.id("free")
+    };
+    limiter.reload(Policy::new().plan("free", Quota::per_hour(3)).resolver(resolver)).unwrap();
+    assert!(limiter.check("alice").is_allowed() && limiter.check("alice").is_allowed());
+    assert_eq!(limiter.len(), 2);
+}
+
+#[test]
+fn a_handle_of_a_plan_that_is_gone_is_on_the_default_with_its_use() {
+    let both =
+        || Policy::new().plan("free", Quota::per_hour(10)).plan("pro", Quota::per_hour(100)).default_plan("free");
+    let limiter = Limiter::builder().policy(both()).build().unwrap();
+    let pro = limiter.plan("pro").unwrap();
+    assert!(pro.check_cost("alice", 4).is_allowed() && limiter.check_cost("alice", 3).is_allowed());
+    limiter.reload(Policy::new().plan("free", Quota::per_hour(10))).unwrap();
+    assert_eq!((limiter.peek("alice").remaining(), pro.peek("alice").remaining()), (3, 3));
+    assert_eq!(limiter.len(), 1);
+    // The name comes back as another plan, which the old handle does not know.
+    limiter.reload(both()).unwrap();
+    assert_eq!((limiter.plan("pro").unwrap().peek("alice").remaining(), pro.peek("alice").remaining()), (100, 3));
+}
+
+#[test]
+fn the_longest_wait_answers_and_all_are_listed() {
+    let quotas = [Quota::per_second(2), Quota::per_minute(3), Quota::per_hour(4).unit(Unit::TOKENS)];
+    let limiter = Limiter::builder().plan("default", quotas).build().unwrap();
+    let costs = [(Unit::REQUESTS, 1), (Unit::TOKENS, 2), (Unit::BYTES, 1 << 40)];
+    let allowed = limiter.check_costs_at("alice", &costs, secs(0));
+    assert_eq!((allowed.limit(), allowed.remaining()), (2, 1));
+    assert!(limiter.check_costs_at("alice", &costs, secs(0)).is_allowed());
+    let denied = limiter.check_costs_at("alice", &costs, secs(0));
+    assert_eq!((denied.limit(), denied.retry_after()), (4, Some(Duration::from_secs(1_800))));
+    let listed: Vec<_> = limiter.standings(&denied).iter().map(ToString::to_string).collect();
+    assert_eq!(listed, ["requests/s: 0 of 2 left", "requests/min: 1 of 3 left", "tokens/h: 0 of 4 left"]);
+    let waits: Vec<_> = limiter.standings(&denied).iter().map(|one| one.retry_after().unwrap().as_millis()).collect();
+    assert_eq!(waits, [500, 0, 1_800_000]);
+    // No use of its own has any of those that allowed.
+    assert_eq!(limiter.peek_all_at("alice", secs(0))[1].remaining(), 1);
+}
+
+#[test]
+fn a_refund_gives_back_to_all_quotas() {
+    let quotas = [Quota::per_second(2), Quota::per_hour(10).unit(Unit::TOKENS)];
+    let limiter = Limiter::builder().plan("default", quotas).build().unwrap();
+    let costs = [(Unit::REQUESTS, 1), (Unit::TOKENS, 7)];
+    let Decision::Allow(allow) = limiter.check_costs_at("alice", &costs, secs(0)) else { panic!("a full bucket") };
+    limiter.refund_at("alice", allow, secs(0));
+    let left: Vec<_> = limiter.peek_all_at("alice", secs(0)).iter().map(|one| one.remaining()).collect();
+    assert_eq!(left, [2, 10]);
+    // What was taken before a reload is given back where the quotas are the same, and nowhere else.
+    for (policy, expected) in [(policy(quotas), 10), (policy([quotas[1], quotas[0]]), 3)] {
+        limiter.reset("alice");
+        let Decision::Allow(allow) = limiter.check_costs_at("alice", &costs, secs(0)) else { panic!("a full bucket") };
+        limiter.reload_at(policy, secs(0)).unwrap();
+        limiter.refund_at("alice", allow, secs(0));
+        let standings = limiter.peek_all_at("alice", secs(0));
+        let tokens = standings.iter().find(|one| one.unit() == Unit::TOKENS).unwrap();
+        assert_eq!(tokens.remaining(), expected);
+    }
+}
+
+#[test]
+fn shadow_mode_never_denies_and_counts() {
+    let clock = TestClock::new();
+    let plans = Limiter::builder()
+        .plan("tried", Plan::new([Quota::per_hour(2)]).shadow())
+        .plan("real", Quota::per_hour(2))
+        .default_plan("real")
+        .clock(clock.clock());
+    let limiter = plans.build().unwrap();
+    let tried = limiter.plan("tried").unwrap();
+    let would: Vec<_> = (0..4)
+        .map(|_| match tried.check("alice") {
+            Decision::Allow(allow) => allow.would_deny().map(|deny| deny.retry_after()),
+            Decision::Deny(deny) => panic!("{deny}"),
+        })
+        .collect();
+    let wait = Some(Some(Duration::from_secs(1_800)));
+    assert_eq!(would, [None, None, wait, wait]);
+    assert!(tried.check_cost("alice", 3).is_allowed());
+    assert_eq!((0..4).filter(|_| limiter.check("alice").is_allowed()).count(), 2);
+    let stats = limiter.plan_stats();
+    assert_eq!(stats[0].to_string(), "tried: 0 in overflow, in shadow mode 2 allowed and 3 denied");
+    assert_eq!((stats[1].shadow_allowed, stats[1].shadow_denied), (0, 0));
+
+    // What would have been denied has nothing to give back.
+    let Decision::Allow(allow) = tried.check("alice") else { panic!("in shadow mode") };
+    limiter.refund("alice", allow);
+    assert_eq!(tried.peek("alice").remaining(), 0);
+    let all = Policy::new().plan("tried", Quota::per_hour(2)).plan("real", Quota::per_hour(2)).default_plan("real");
+    limiter.reload(all.clone()).unwrap();
+    assert!(tried.check("alice").is_denied());
+    limiter.reload(all.shadow()).unwrap();
+    assert!(tried.check("alice").is_allowed() && limiter.check("alice").is_allowed());
+}
+
+#[test]
+fn an_unlimited_plan_keeps_nothing() {
+    let limiter = Limiter::builder().plan("internal", Plan::unlimited()).build().unwrap();
+    assert!((0..1_000).all(|_| limiter.check_cost("alice", u64::MAX).is_allowed()));
+    let decision = limiter.peek("alice");
+    assert_eq!(
+        (decision.limit(), decision.remaining(), decision.reset_after()),
+        (u64::MAX, u64::MAX, Some(Duration::ZERO))
+    );
+    assert!(limiter.is_empty() && limiter.standings(&decision).is_empty());
+}
+
+/// While a request is in flight its key stays, however many others come when its buckets are full again.
+#[test]
+fn a_request_in_flight_keeps_its_key() {
+    let plan = Plan::new([Quota::per_second(1)]).in_flight(1);
+    let limiter = Limiter::builder().plan("default", plan).shards(2).build().unwrap();
+    let request = [(Unit::REQUESTS, 1)];
+    let guard = limiter.enter_costs_at("alice", &request, secs(0)).unwrap();
+    for n in 0..10_000 {
+        assert!(limiter.check_at(&format!("other {n}"), secs(10 + n)).is_allowed());
+    }
+    assert!(limiter.stats().evictions > 9_000);
+    let deny = limiter.enter_costs_at("alice", &request, secs(20_000)).unwrap_err();
+    assert_eq!((deny.reason(), deny.retry_after(), deny.limit(), deny.remaining()), (Reason::InFlight, None, 1, 0));
+    drop(guard);
+    let again = limiter.enter_costs_at("alice", &request, secs(20_000)).unwrap();
+    // A reset gives units back, and does not end requests.
+    assert!(limiter.reset("alice"));
+    assert_eq!(limiter.enter_costs_at("alice", &request, secs(20_000)).unwrap_err().reason(), Reason::InFlight);
+    drop(again);
+    assert!(limiter.enter_costs_at("alice", &request, secs(20_000)).is_ok());
+}
+
+/// Without room for them, newcomers share the buckets and the places of their plan, and not those of another.
+#[test]
+fn newcomers_in_overflow_share_what_their_plan_has() {
+    let slow = Plan::new([Quota::per_hour(1), Quota::per_day(5)]).in_flight(2);
+    let plans = Limiter::builder().plan("slow", slow).plan("fast", Quota::per_day(3)).default_plan("fast");
+    let limiter = plans.max_keys(1).shards(2).build().unwrap();
+    let slow = limiter.plan("slow").unwrap();
+    assert!(limiter.check_at("resident", secs(0)).is_allowed());
+    let request = [(Unit::REQUESTS, 1)];
+    let first = slow.enter_costs_at("a", &request, secs(0)).unwrap();
+    let second = slow.enter_costs_at("b", &request, secs(3_600)).unwrap();
+    assert_eq!(slow.enter_costs_at("c", &request, secs(7_200)).unwrap_err().reason(), Reason::InFlight);
+    drop(first);
+    assert!(slow.enter_costs_at("d", &request, secs(7_200)).is_ok());
+    assert!(slow.check_costs_at("e", &request, secs(7_200)).is_denied());
+    assert_eq!((0..5).filter(|n| limiter.check_at(&format!("f{n}"), secs(0)).is_allowed()).count(), 3);
+    drop(second);
+
+    // A reload carries that over as well: to the default, where the plan is gone.
+    limiter.reload_at(Policy::new().plan("fast", Quota::per_day(30)), secs(0)).unwrap();
+    assert_eq!(limiter.check_at("g", secs(0)).remaining(), 30 - 3 - 3 - 1);
+    assert_eq!(limiter.peek_at("resident", secs(0)).remaining(), 29);
+}
 
 /// Quotas whose unit is whole ticks, a few nanoseconds each, or never comes back.
 fn quotas() -> impl Strategy<Value = Quota> {

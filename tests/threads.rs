@@ -1,11 +1,11 @@
 //! Exact totals on real threads.
 #![allow(clippy::unwrap_used, reason = "a helper that meets the unexpected stops the test")]
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use tollgate::{DirectLimiter, Limiter, Now, Quota};
+use tollgate::{DirectLimiter, Limiter, Now, Plan, Policy, Quota};
 
 const THREADS: u64 = 8;
 const CHECKS: u64 = 10_000_000;
@@ -57,4 +57,99 @@ fn eight_threads_admit_what_comes_back_to_the_last_unit() {
         }
         assert_eq!(total, BURST + end * 320_000 / 1_000_000_000);
     }
+}
+
+/// The policy changes hundreds of times meanwhile, and with it the number of quotas, their order, their names and the plan
+/// that the key is on; the burst that never refills stays what it is.
+#[test]
+fn totals_are_exact_while_the_policy_is_reloaded() {
+    let never = Quota::per_second(0).burst(BURST).named("never");
+    let plenty = Quota::per_second(1_000_000_000);
+    let policies: [Policy; 4] = [
+        Policy::new().plan("default", never),
+        Policy::new()
+            .plan("default", Plan::new([plenty, never]).in_flight(1_000))
+            .plan("other", plenty)
+            .default_plan("default"),
+        Policy::new().plan("default", [never, plenty, Quota::per_day(1 << 40)]),
+        Policy::new().plan("renamed", never),
+    ];
+    let limiter = Limiter::builder().policy(policies[0].clone()).build().unwrap();
+    for other in 0..1_000 {
+        assert!(limiter.check(&format!("other {other}")).is_allowed());
+    }
+    let over = AtomicBool::new(false);
+    let reloads = AtomicU64::new(0);
+    let total = thread::scope(|scope| {
+        scope.spawn(|| {
+            for policy in policies.iter().cycle() {
+                if over.load(Ordering::Relaxed) {
+                    break;
+                }
+                limiter.reload(policy.clone()).unwrap();
+                reloads.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        let admitted = AtomicU64::new(0);
+        thread::scope(|scope| {
+            for thread in 0..THREADS {
+                let (limiter, admitted, reloads) = (&limiter, &admitted, &reloads);
+                scope.spawn(move || {
+                    let (mut mine, mut seen) = (0, 0);
+                    // A few times in each reload, so that the units last.
+                    while seen < 400 {
+                        let cost = 1 + thread % 2;
+                        mine += u64::from(limiter.check_cost("hot", cost).is_allowed()) * cost;
+                        while seen == reloads.load(Ordering::Relaxed) {
+                            thread::yield_now();
+                        }
+                        seen = reloads.load(Ordering::Relaxed);
+                    }
+                    while limiter.check("hot").is_allowed() {
+                        mine += 1;
+                    }
+                    admitted.fetch_add(mine, Ordering::Relaxed);
+                });
+            }
+        });
+        over.store(true, Ordering::Relaxed);
+        admitted.into_inner()
+    });
+    assert_eq!(total, BURST);
+    assert!(reloads.into_inner() >= 400);
+}
+
+/// Two quotas that are taken from together, of which one always runs out first: what is given back is all there.
+#[test]
+fn roll_backs_lose_nothing_and_admit_nobody_extra() {
+    let [few, many] = [BURST / 2, BURST].map(|burst| Quota::per_second(0).burst(burst));
+    let limiter = Limiter::builder().plan("default", [many.named("many"), few.named("few")]).build().unwrap();
+    assert_eq!(admitted(|| limiter.check("hot").is_allowed()), BURST / 2);
+    let left: Vec<_> = limiter.peek_all("hot").iter().map(|one| one.remaining()).collect();
+    assert_eq!(left, [BURST / 2, 0]);
+}
+
+/// Never more than four are in flight at once, and in the end none is.
+#[test]
+fn requests_in_flight_are_counted_exactly() {
+    let plan = Plan::new([Quota::per_second(1_000_000_000)]).in_flight(4);
+    let limiter = Limiter::builder().plan("default", plan).build().unwrap();
+    let (inside, most) = (AtomicU64::new(0), AtomicU64::new(0));
+    thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(|| {
+                for _ in 0..50_000 {
+                    if let Ok(guard) = limiter.enter("hot") {
+                        most.fetch_max(inside.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
+                        thread::yield_now();
+                        inside.fetch_sub(1, Ordering::Relaxed);
+                        drop(guard);
+                    }
+                }
+            });
+        }
+    });
+    assert!((1..=4).contains(&most.into_inner()));
+    let guards: Vec<_> = (0..5).map(|_| limiter.enter("hot")).collect();
+    assert_eq!(guards.iter().filter(|guard| guard.is_ok()).count(), 4);
 }

@@ -2,6 +2,8 @@
 
 #[path = "../../tests/oracle/mod.rs"]
 mod oracle;
+#[path = "../../tests/oracle/plans.rs"]
+mod plans_oracle;
 
 use std::time::Duration;
 
@@ -10,8 +12,9 @@ use http::header::{HeaderName, HeaderValue};
 use http::{Request, StatusCode};
 use oracle::keyed::{KeyedStep, play_keyed};
 use oracle::{Step, play};
+use plans_oracle::{PlanSpec, PlanStep, PolicySpec, play_plans};
 use tollgate::http::{Header, KeyExtractor, RateLimitLayer};
-use tollgate::{DirectLimiter, Limiter, Now, Quota};
+use tollgate::{DirectLimiter, Limiter, Now, Quota, Unit};
 
 /// Reads a quota and a script from `data` and has the naive judge watch it being played.
 pub fn bound(data: &[u8]) {
@@ -24,6 +27,13 @@ pub fn bound(data: &[u8]) {
 pub fn keyed(data: &[u8]) {
     if let Ok((quota, max_keys, shared, steps)) = keyed_script(&mut Unstructured::new(data)) {
         play_keyed(quota, max_keys, shared, &steps);
+    }
+}
+
+/// Reads policies and steps on a limiter with plans, reloads among them, and compares it with the plain model.
+pub fn plans(data: &[u8]) {
+    if let Ok((first, steps)) = plans_script(&mut Unstructured::new(data)) {
+        play_plans(&first, &steps);
     }
 }
 
@@ -131,4 +141,55 @@ fn script(data: &mut Unstructured<'_>) -> Result<(Quota, Vec<Step>)> {
         });
     }
     Ok((quota, steps))
+}
+
+fn plans_script(data: &mut Unstructured<'_>) -> Result<(PolicySpec, Vec<PlanStep>)> {
+    let first = policy(data)?;
+    let mut steps = Vec::new();
+    while !data.is_empty() && steps.len() < 256 {
+        let key = data.int_in_range(0..=3)?;
+        let plan = |data: &mut Unstructured<'_>| data.int_in_range(0..=3_usize);
+        let some = |data: &mut Unstructured<'_>| if bool::arbitrary(data)? { plan(data).map(Some) } else { Ok(None) };
+        let cost = |data: &mut Unstructured<'_>| data.int_in_range(0..=8_u64);
+        steps.push(match data.int_in_range(0..=11)? {
+            0 | 1 => PlanStep::Forward(data.int_in_range(0..=20)?),
+            2 | 3 => PlanStep::Enter(key, some(data)?, cost(data)?, cost(data)?),
+            4 => PlanStep::Leave(usize::from(u8::arbitrary(data)?)),
+            5 => PlanStep::Refund(usize::from(u8::arbitrary(data)?)),
+            6 => PlanStep::Reset(key),
+            7 => PlanStep::Move(key, plan(data)?, plan(data)?),
+            8 => PlanStep::Reload(policy(data)?),
+            _ => PlanStep::Check(key, some(data)?, cost(data)?, cost(data)?),
+        });
+    }
+    Ok((first, steps))
+}
+
+fn policy(data: &mut Unstructured<'_>) -> Result<PolicySpec> {
+    let mut plans = [const { None }; 4];
+    for plan in &mut plans {
+        if data.ratio(3, 4)? {
+            let quotas = (0..data.int_in_range(0..=3)?).map(|_| small_quota(data)).collect::<Result<_>>()?;
+            let in_flight = if data.ratio(1, 4)? { Some(data.int_in_range(1..=2)?) } else { None };
+            *plan = Some(PlanSpec { quotas, in_flight, shadow: data.ratio(1, 8)? });
+        }
+    }
+    let mut some = |data: &mut Unstructured<'_>| -> Result<_> {
+        Ok(if data.ratio(1, 4)? { Some(data.int_in_range(0..=3_usize)?) } else { None })
+    };
+    let (override_of_0, resolves_1_to) = (some(data)?, some(data)?);
+    Ok(PolicySpec { plans, default: data.int_in_range(0..=3)?, override_of_0, resolves_1_to })
+}
+
+/// A quota whose unit is whole ticks, or never comes back.
+fn small_quota(data: &mut Unstructured<'_>) -> Result<Quota> {
+    let rate = data.int_in_range(0..=3)?;
+    let period = rate.max(1) * data.int_in_range(1..=8)?;
+    let quota = Quota::new(rate, Duration::from_nanos(period)).burst(data.int_in_range(1..=6)?);
+    Ok(match data.int_in_range(0..=3)? {
+        0 => quota.unit(Unit::TOKENS),
+        1 => quota.named("a"),
+        2 => quota.named("b"),
+        _ => quota,
+    })
 }

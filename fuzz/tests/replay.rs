@@ -33,6 +33,11 @@ fn keyed() {
 }
 
 #[test]
+fn plans() {
+    assert!(replay("plans", tollgate_fuzz::plans) > 0);
+}
+
+#[test]
 fn quota() {
     assert!(replay("quota", tollgate_fuzz::quota) > 0);
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use loom_tests::sync::{Arc, Mutex};
 use loom_tests::{model, thread};
-use tollgate::internal::{KeyState, QuotaTicks, Refunds, Visited};
+use tollgate::internal::{QuotaTicks, Slot, Visited};
 use tollgate::{Allow, Decision, Now, Quota};
 
 /// A unit comes back in a nanosecond.
@@ -16,32 +16,19 @@ fn quota(burst: u64) -> QuotaTicks {
     QuotaTicks::new(Quota::per_second(1_000_000_000).burst(burst)).expect("a quota that makes sense")
 }
 
-/// One key with a word of its own.
-struct One {
-    state: KeyState,
-    refunds: Refunds,
-}
+/// The one key.
+const ID: u64 = 1;
 
-impl One {
-    fn new() -> Self {
-        Self { state: KeyState::new(0), refunds: Refunds::none() }
-    }
-
-    fn visited(&self) -> Visited<'_> {
-        Visited::new(&self.state, &self.refunds, 1)
-    }
-
-    fn refund(&self, quota: &QuotaTicks, allow: &Allow, clock: impl Fn() -> Now) {
-        self.visited().refund(quota, allow, clock);
-    }
+fn refund(slot: &Slot, quota: &QuotaTicks, allow: &Allow, clock: impl Fn() -> Now) {
+    Visited::new(slot, 0, ID).refund(quota, allow, clock);
 }
 
 fn at(nanos: u64) -> Now {
     Now::since_origin(Duration::from_nanos(nanos)).expect("an early instant")
 }
 
-fn take(state: &One, burst: u64, cost: u64, nanos: u64) -> Option<Allow> {
-    match state.visited().take(&quota(burst), cost, || at(nanos)) {
+fn take(slot: &Slot, burst: u64, cost: u64, nanos: u64) -> Option<Allow> {
+    match Visited::new(slot, 0, ID).take(&quota(burst), cost, || at(nanos)) {
         Decision::Allow(allow) => Some(allow),
         Decision::Deny(_) => None,
     }
@@ -52,16 +39,16 @@ fn take(state: &One, burst: u64, cost: u64, nanos: u64) -> Option<Allow> {
 #[test]
 fn a_take_that_raced_a_refund_is_worth_no_more_than_is_left_of_it() {
     model(|| {
-        let state = Arc::new(One::new());
-        let three = take(&state, 4, 3, 100).expect("a full bucket");
-        let other = Arc::clone(&state);
-        let thread = thread::spawn(move || other.refund(&quota(4), &three, || at(100)));
-        let fourth = take(&state, 4, 1, 100).expect("one is left");
+        let slot = Arc::new(Slot::new(0, 0));
+        let three = take(&slot, 4, 3, 100).expect("a full bucket");
+        let other = Arc::clone(&slot);
+        let thread = thread::spawn(move || refund(&other, &quota(4), &three, || at(100)));
+        let fourth = take(&slot, 4, 1, 100).expect("one is left");
         thread.join().expect("no model panics");
 
-        assert!(take(&state, 4, 4, 102).is_some(), "full at 101");
-        state.refund(&quota(4), &fourth, || at(102));
-        assert!(take(&state, 4, 1, 102).is_none());
+        assert!(take(&slot, 4, 4, 102).is_some(), "full at 101");
+        refund(&slot, &quota(4), &fourth, || at(102));
+        assert!(take(&slot, 4, 1, 102).is_none());
     });
 }
 
@@ -69,18 +56,18 @@ fn a_take_that_raced_a_refund_is_worth_no_more_than_is_left_of_it() {
 #[test]
 fn refunds_that_race_each_other_are_worth_no_more_than_is_left_of_them() {
     model(|| {
-        let state = Arc::new(One::new());
-        let two = take(&state, 4, 2, 100).expect("a full bucket");
-        let one = take(&state, 4, 1, 100).expect("two are left");
-        let last = take(&state, 4, 1, 100).expect("one is left");
-        let others = [(two, Arc::clone(&state)), (one, Arc::clone(&state))];
-        let threads = others.map(|(allow, state)| thread::spawn(move || state.refund(&quota(4), &allow, || at(100))));
+        let slot = Arc::new(Slot::new(0, 0));
+        let two = take(&slot, 4, 2, 100).expect("a full bucket");
+        let one = take(&slot, 4, 1, 100).expect("two are left");
+        let last = take(&slot, 4, 1, 100).expect("one is left");
+        let others = [(two, Arc::clone(&slot)), (one, Arc::clone(&slot))];
+        let threads = others.map(|(allow, slot)| thread::spawn(move || refund(&slot, &quota(4), &allow, || at(100))));
         for thread in threads {
             thread.join().expect("no model panics");
         }
-        assert!(take(&state, 4, 4, 102).is_some(), "full at 101");
-        state.refund(&quota(4), &last, || at(102));
-        assert!(take(&state, 4, 1, 102).is_none());
+        assert!(take(&slot, 4, 4, 102).is_some(), "full at 101");
+        refund(&slot, &quota(4), &last, || at(102));
+        assert!(take(&slot, 4, 1, 102).is_none());
     });
 }
 
@@ -89,17 +76,17 @@ fn refunds_that_race_each_other_are_worth_no_more_than_is_left_of_them() {
 #[test]
 fn a_refund_that_was_preempted_reads_the_time_again() {
     model(|| {
-        let state = Arc::new(One::new());
+        let slot = Arc::new(Slot::new(0, 0));
         let clock = Arc::new(Mutex::new(100));
-        let one = take(&state, 2, 1, 100).expect("a full bucket");
+        let one = take(&slot, 2, 1, 100).expect("a full bucket");
         let thread = {
-            let (state, clock) = (Arc::clone(&state), Arc::clone(&clock));
-            thread::spawn(move || state.refund(&quota(2), &one, || at(*clock.lock().expect("no model panics"))))
+            let (slot, clock) = (Arc::clone(&slot), Arc::clone(&clock));
+            thread::spawn(move || refund(&slot, &quota(2), &one, || at(*clock.lock().expect("no model panics"))))
         };
         *clock.lock().expect("no model panics") = 103;
-        assert!(take(&state, 2, 2, 103).is_some(), "full at 101");
+        assert!(take(&slot, 2, 2, 103).is_some(), "full at 101");
         thread.join().expect("no model panics");
-        assert!(take(&state, 2, 1, 103).is_none());
+        assert!(take(&slot, 2, 1, 103).is_none());
     });
 }
 
@@ -107,19 +94,19 @@ fn a_refund_that_was_preempted_reads_the_time_again() {
 #[test]
 fn what_is_taken_and_given_back_at_one_instant_is_all_there() {
     model(|| {
-        let state = Arc::new(One::new());
+        let slot = Arc::new(Slot::new(0, 0));
         let threads = [(); 2].map(|()| {
-            let state = Arc::clone(&state);
+            let slot = Arc::clone(&slot);
             thread::spawn(move || {
-                if let Some(allow) = take(&state, 2, 1, 100) {
-                    state.refund(&quota(2), &allow, || at(100));
+                if let Some(allow) = take(&slot, 2, 1, 100) {
+                    refund(&slot, &quota(2), &allow, || at(100));
                 }
             })
         });
         for thread in threads {
             thread.join().expect("no model panics");
         }
-        assert!(take(&state, 2, 2, 100).is_some());
-        assert!(take(&state, 2, 1, 100).is_none());
+        assert!(take(&slot, 2, 2, 100).is_some());
+        assert!(take(&slot, 2, 1, 100).is_none());
     });
 }

@@ -1,71 +1,21 @@
 //! The sharded store under every interleaving: keys that are checked, dropped as idle, and made again.
 //!
-//! The store is the library's own. Under loom its shards are lists behind loom's reader-writer lock; `sync.rs` says what
-//! that leaves unchecked.
+//! They go in by the limiter's own front door. Under loom its shards are lists behind loom's reader-writer lock; `sync.rs`
+//! says what that leaves unchecked.
 #![allow(clippy::expect_used, reason = "a helper that meets the unexpected stops the model")]
 
-use std::hash::{BuildHasher, Hasher};
-use std::time::Duration;
-
-use loom_tests::sync::Arc;
+use loom_tests::keyed::{A, B, C, Keyed, at, builder, fast};
 use loom_tests::{model, thread};
-use tollgate::internal::{QuotaTicks, Sharded};
-use tollgate::{Allow, Decision, Now, Quota};
+use tollgate::{Allow, Decision};
 
-/// A key is its own hash, so that small even ones share a shard.
-#[derive(Clone)]
-struct Identity;
-
-struct Last(u64);
-
-impl BuildHasher for Identity {
-    type Hasher = Last;
-
-    fn build_hasher(&self) -> Last {
-        Last(0)
-    }
+/// A limiter that grants `burst` units, of which one comes back in a nanosecond.
+fn limiter(max_keys: u64, burst: u64) -> Keyed {
+    builder(max_keys).quota(fast(burst)).build().expect("a quota that makes sense")
 }
 
-impl Hasher for Last {
-    fn write(&mut self, _: &[u8]) {}
-
-    fn write_u64(&mut self, n: u64) {
-        self.0 = n;
-    }
-
-    fn finish(&self) -> u64 {
-        self.0
-    }
-}
-
-type Store = Sharded<u64, Identity>;
-
-const A: u64 = 2;
-const B: u64 = 4;
-const C: u64 = 6;
-
-fn store(max_keys: u64) -> Arc<Store> {
-    Arc::new(Sharded::new(Identity, 2, max_keys))
-}
-
-/// A unit comes back in a nanosecond.
-fn quota(burst: u64) -> QuotaTicks {
-    QuotaTicks::new(Quota::per_second(1_000_000_000).burst(burst)).expect("a quota that makes sense")
-}
-
-fn at(nanos: u64) -> Now {
-    Now::since_origin(Duration::from_nanos(nanos)).expect("an early instant")
-}
-
-/// One unit of `key`, as the limiter takes it.
-fn check(store: &Store, key: u64, burst: u64, nanos: u64) -> Option<Allow> {
-    let quota = quota(burst);
-    let known = store.visit(&key, |visited| visited.take(&quota, 1, || at(nanos)));
-    let decision = match known {
-        Some(decision) => decision,
-        None => store.insert(&key, &quota, || at(nanos), |visited, now| visited.take(&quota, 1, || now)),
-    };
-    match decision {
+/// One unit of `key`.
+fn check(limiter: &Keyed, key: u64, nanos: u64) -> Option<Allow> {
+    match limiter.check_at(&key, at(nanos)) {
         Decision::Allow(allow) => Some(allow),
         Decision::Deny(_) => None,
     }
@@ -78,12 +28,12 @@ fn count(allow: Option<Allow>) -> u64 {
 #[test]
 fn two_that_bring_the_same_new_key_share_its_burst() {
     model(|| {
-        let store = store(10);
-        let other = Arc::clone(&store);
-        let thread = thread::spawn(move || count(check(&other, A, 2, 100)) + count(check(&other, A, 2, 100)));
-        let admitted = count(check(&store, A, 2, 100)) + thread.join().expect("no model panics");
+        let limiter = limiter(10, 2);
+        let other = limiter.clone();
+        let thread = thread::spawn(move || count(check(&other, A, 100)) + count(check(&other, A, 100)));
+        let admitted = count(check(&limiter, A, 100)) + thread.join().expect("no model panics");
         assert_eq!(admitted, 2);
-        assert_eq!(store.stats().keys, 1);
+        assert_eq!(limiter.stats().keys, 1);
     });
 }
 
@@ -91,13 +41,13 @@ fn two_that_bring_the_same_new_key_share_its_burst() {
 #[test]
 fn a_take_that_races_the_eviction_of_its_key_counts_once() {
     model(|| {
-        let store = store(10);
-        assert!(check(&store, A, 1, 100).is_some());
-        let other = Arc::clone(&store);
-        let thread = thread::spawn(move || count(check(&other, B, 1, 102)));
-        let taken = count(check(&store, A, 1, 102));
+        let limiter = limiter(10, 1);
+        assert!(check(&limiter, A, 100).is_some());
+        let other = limiter.clone();
+        let thread = thread::spawn(move || count(check(&other, B, 102)));
+        let taken = count(check(&limiter, A, 102));
         assert_eq!(thread.join().expect("no model panics"), 1);
-        assert_eq!(taken + count(check(&store, A, 1, 102)), 1);
+        assert_eq!(taken + count(check(&limiter, A, 102)), 1);
     });
 }
 
@@ -105,16 +55,16 @@ fn a_take_that_races_the_eviction_of_its_key_counts_once() {
 #[test]
 fn a_key_that_was_dropped_later_is_not_full_earlier() {
     model(|| {
-        let store = store(10);
-        assert!(check(&store, A, 1, 100).is_some());
-        let other = Arc::clone(&store);
-        let thread = thread::spawn(move || count(check(&other, B, 1, 105)));
-        let early = count(check(&store, A, 1, 102));
+        let limiter = limiter(10, 1);
+        assert!(check(&limiter, A, 100).is_some());
+        let other = limiter.clone();
+        let thread = thread::spawn(move || count(check(&other, B, 105)));
+        let early = count(check(&limiter, A, 102));
         assert_eq!(thread.join().expect("no model panics"), 1);
         // One at 102 and one at 105 at most, and in the two nanoseconds after 102 no second one.
-        assert!(early + count(check(&store, A, 1, 102)) <= 1);
-        assert!(check(&store, A, 1, 105).is_some());
-        assert!(check(&store, A, 1, 105).is_none());
+        assert!(early + count(check(&limiter, A, 102)) <= 1);
+        assert!(check(&limiter, A, 105).is_some());
+        assert!(check(&limiter, A, 105).is_none());
     });
 }
 
@@ -122,13 +72,13 @@ fn a_key_that_was_dropped_later_is_not_full_earlier() {
 #[test]
 fn a_refund_that_races_the_eviction_of_its_key_gives_nothing_to_the_next_life() {
     model(|| {
-        let store = store(10);
-        let allow = check(&store, A, 2, 100).expect("a full bucket");
-        let other = Arc::clone(&store);
-        let thread = thread::spawn(move || count(check(&other, B, 2, 100)));
-        store.refund(&A, &quota(2), &allow, || at(100));
+        let limiter = limiter(10, 2);
+        let allow = check(&limiter, A, 100).expect("a full bucket");
+        let other = limiter.clone();
+        let thread = thread::spawn(move || count(check(&other, B, 100)));
+        limiter.refund_at(&A, allow, at(100));
         assert_eq!(thread.join().expect("no model panics"), 1);
-        let admitted: u64 = (0..4).map(|_| count(check(&store, A, 2, 100))).sum();
+        let admitted: u64 = (0..4).map(|_| count(check(&limiter, A, 100))).sum();
         assert_eq!(admitted, 2);
     });
 }
@@ -138,20 +88,20 @@ fn a_refund_that_races_the_eviction_of_its_key_gives_nothing_to_the_next_life() 
 #[test]
 fn who_was_charged_to_the_overflow_has_no_second_burst() {
     model(|| {
-        let store = store(1);
-        assert!(check(&store, A, 1, 100).is_some());
-        let other = Arc::clone(&store);
-        let thread = thread::spawn(move || count(check(&other, B, 1, 102)));
-        let c = check(&store, C, 1, 102);
+        let limiter = limiter(1, 1);
+        assert!(check(&limiter, A, 100).is_some());
+        let other = limiter.clone();
+        let thread = thread::spawn(move || count(check(&other, B, 102)));
+        let c = check(&limiter, C, 102);
         let mut b = thread.join().expect("no model panics");
-        let stats = store.stats();
+        let stats = limiter.stats();
         assert_eq!((stats.keys, stats.evictions, stats.overflow), (1, 1, 1));
         // Whoever has the place lets go of it: `C` gives back, and is idle at once.
         if let Some(allow) = c {
-            store.refund(&C, &quota(1), &allow, || at(102));
+            limiter.refund_at(&C, allow, at(102));
         }
         for _ in 0..3 {
-            b += count(check(&store, B, 1, 102));
+            b += count(check(&limiter, B, 102));
         }
         assert!(b <= 1, "{b}");
     });

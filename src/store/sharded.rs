@@ -51,8 +51,9 @@ use crate::ticks::Now;
 /// doubled.
 const SWEEP: usize = 2;
 
-/// How many keys a reload carries over while it has a shard locked: some 2 µs.
-const STEP: usize = 16;
+/// How many keys a reload carries over while it has a shard locked: some 2 µs. Who waits for
+/// so long spins, and seldom has to be woken up.
+const STEP: usize = 8;
 
 /// The keys and their states.
 pub(crate) struct Sharded<K: Key + ?Sized, S> {
@@ -192,25 +193,33 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone> Sharded<K, S> {
         self.keys.load(Ordering::Relaxed) < self.max_keys
     }
 
-    /// Carries all states over to the version of `plans`, which is in force already, a few at a time.
+    /// Carries all states over to the version of `plans`, which is in force already, a few at a time, one shard after the
+    /// other: who waits for a shard has it before it is locked again.
     pub(crate) fn carry_all(&self, plans: &Plans) {
         plans.carry_overflow();
-        for (index, shard) in self.map.shards().iter().enumerate() {
-            let mut until = None;
-            loop {
-                let mut table = shard.write();
+        let mut until = vec![None; self.sides.len()];
+        let mut left = until.len();
+        while left > 0 {
+            for (index, until) in until.iter_mut().enumerate() {
+                if *until == Some(0) {
+                    continue;
+                }
+                let mut table = self.map.shards()[index].write();
                 let mut shard = Shard { table: &mut table, side: lock(&self.sides[index]), store: self, plans };
                 // Newcomers, who are of this version, come to the back.
-                let until = *until.get_or_insert(shard.side.looked_at + shard.side.arrivals.len() as u64);
+                let end = *until.get_or_insert(shard.side.looked_at + shard.side.arrivals.len() as u64);
                 for _ in 0..STEP {
-                    if shard.side.looked_at < until {
+                    if shard.side.looked_at < end {
                         drop(shard.look_at_next(plans.at));
                     }
                 }
-                if shard.side.looked_at >= until {
-                    break;
+                if shard.side.looked_at >= end {
+                    *until = Some(0);
+                    left -= 1;
                 }
             }
+            // Who had to be woken up for a shard all the same has it before this goes on.
+            crate::sync::yield_now();
         }
     }
 

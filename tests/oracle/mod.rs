@@ -3,7 +3,6 @@
 //! It shares no formula with the library. It is told what was admitted when, and counts.
 
 pub(crate) mod keyed;
-pub(crate) mod plans;
 
 use std::time::Duration;
 

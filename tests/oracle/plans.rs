@@ -340,7 +340,6 @@ impl Model {
     /// A place is given back on the plan that it was taken on, or, if nothing is in flight there since the key was moved,
     /// on another. False if there are several others: which one is not specified.
     fn leave(&mut self, key: u8, plan: usize) -> bool {
-        let plan = if self.policy.plans[plan].is_some() { plan } else { self.policy.default };
         let of_key = self.accounts.iter_mut().filter(|((other, _), account)| *other == key && account.in_flight > 0);
         let mut accounts: Vec<_> = of_key.map(|((_, on), account)| (*on != plan, account)).collect();
         accounts.sort_by_key(|(elsewhere, _)| *elsewhere);
@@ -474,6 +473,9 @@ pub(crate) fn play_plans(first: &PolicySpec, steps: &[PlanStep]) {
                 } else {
                     model.reload(policy);
                     refundable.clear();
+                    for (_, plan, ..) in in_flight.iter_mut().filter(|(_, plan, ..)| policy.plans[*plan].is_none()) {
+                        *plan = policy.default;
+                    }
                 }
                 (0..4).for_each(|key| compare_all(&limiter, &mut model, key, now));
             }
