@@ -2,7 +2,12 @@
 //!
 //! `cargo bench --bench instructions`
 #![allow(clippy::print_stdout, reason = "a bench prints what it has found")]
-#![allow(clippy::expect_used, clippy::unwrap_used, reason = "a bench that can't be set up has nothing to measure")]
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "a bench that can't be set up has nothing to measure"
+)]
 #![allow(missing_docs, unreachable_pub, clippy::exhaustive_structs, reason = "no library")]
 
 mod peers;

@@ -4,10 +4,11 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::plans::MAX_QUOTAS;
+use crate::policy::PlanId;
 use crate::quota::QuotaTicks;
 use crate::refunds::RefundsSeen;
 use crate::store::Taken;
-use crate::ticks::{Now, to_duration};
+use crate::ticks::{MAX_NOW, Now, to_duration};
 
 /// The answer to a check: the request may go on, or not now, or not ever.
 ///
@@ -78,6 +79,11 @@ impl Decision {
     /// if it has it now, `None` for never (a rate of 0).
     pub const fn reset_after(&self) -> Option<Duration> {
         self.seen().reset_after()
+    }
+
+    /// The plan that decided. [`Limiter::plan_name`](crate::Limiter::plan_name) says what it is called.
+    pub const fn plan(&self) -> PlanId {
+        PlanId(self.seen().plan)
     }
 
     pub(crate) const fn others(&self) -> &Others {
@@ -300,6 +306,8 @@ pub(crate) enum Others {
         /// The version of the policy since which the plan has these quotas.
         since: u64,
         now: Now,
+        /// Requests in flight, this one included.
+        in_flight: u32,
         /// One for each quota, and then nothing.
         taken: [Taken; MAX_QUOTAS],
     },
@@ -309,6 +317,12 @@ impl Seen {
     /// What is seen where nothing is limited.
     pub(crate) fn unlimited(plan: u16) -> Self {
         Self { quota: QuotaTicks::UNLIMITED, tat: 0, now: 0, cost: 0, refunds: RefundsSeen::default(), id: 0, plan }
+    }
+
+    /// Places in flight, as a quota of which nothing comes back by itself.
+    pub(crate) fn places(limit: u32, taken: u32, plan: u16) -> Self {
+        let (quota, tat) = (QuotaTicks::places(limit), MAX_NOW + u64::from(taken));
+        Self { quota, tat, now: MAX_NOW, ..Self::unlimited(plan) }
     }
 
     /// The decision of a bucket that stands alone.

@@ -72,6 +72,18 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone> PlanLimiter<K, S> {
         self.limiter.ask(key, Some(self.id), Ask { costs, enter: false }, || self.limiter.now())
     }
 
+    /// See [`Limiter::check_at`].
+    #[inline]
+    pub fn check_at(&self, key: &K, now: Now) -> Decision {
+        self.limiter.take(key, Some(self.id), 1, || now)
+    }
+
+    /// See [`Limiter::check_cost_at`].
+    #[inline]
+    pub fn check_cost_at(&self, key: &K, cost: u64, now: Now) -> Decision {
+        self.limiter.take(key, Some(self.id), cost, || now)
+    }
+
     /// See [`Limiter::check_costs_at`].
     pub fn check_costs_at(&self, key: &K, costs: &[(Unit, u64)], now: Now) -> Decision {
         self.limiter.ask(key, Some(self.id), Ask { costs, enter: false }, || now)
@@ -79,7 +91,27 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone> PlanLimiter<K, S> {
 
     /// See [`Limiter::peek`].
     pub fn peek(&self, key: &K) -> Decision {
-        self.peek_costs_at(key, &[(Unit::REQUESTS, 1)], self.limiter.now())
+        self.peek_cost_at(key, 1, self.limiter.now())
+    }
+
+    /// See [`Limiter::peek_cost`].
+    pub fn peek_cost(&self, key: &K, cost: u64) -> Decision {
+        self.peek_cost_at(key, cost, self.limiter.now())
+    }
+
+    /// See [`Limiter::peek_costs`].
+    pub fn peek_costs(&self, key: &K, costs: &[(Unit, u64)]) -> Decision {
+        self.peek_costs_at(key, costs, self.limiter.now())
+    }
+
+    /// See [`Limiter::peek_at`].
+    pub fn peek_at(&self, key: &K, now: Now) -> Decision {
+        self.peek_cost_at(key, 1, now)
+    }
+
+    /// See [`Limiter::peek_cost_at`].
+    pub fn peek_cost_at(&self, key: &K, cost: u64, now: Now) -> Decision {
+        self.peek_costs_at(key, &[(Unit::REQUESTS, cost)], now)
     }
 
     /// See [`Limiter::peek_costs_at`].
@@ -89,7 +121,12 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone> PlanLimiter<K, S> {
 
     /// See [`Limiter::peek_all`].
     pub fn peek_all(&self, key: &K) -> Vec<Standing> {
-        self.limiter.standings(&self.peek(key))
+        self.peek_all_at(key, self.limiter.now())
+    }
+
+    /// See [`Limiter::peek_all_at`].
+    pub fn peek_all_at(&self, key: &K, now: Now) -> Vec<Standing> {
+        self.limiter.standings(&self.peek_at(key, now))
     }
 
     /// See [`Limiter::enter`].
@@ -101,7 +138,19 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone> PlanLimiter<K, S> {
     where
         S: Send + Sync + 'static,
     {
-        self.limiter.go_in(key, Some(self.id), &[(Unit::REQUESTS, 1)], || self.limiter.now())
+        self.enter_costs(key, &[(Unit::REQUESTS, 1)])
+    }
+
+    /// See [`Limiter::enter_costs`].
+    ///
+    /// # Errors
+    ///
+    /// The denial. Nothing was taken then.
+    pub fn enter_costs(&self, key: &K, costs: &[(Unit, u64)]) -> Result<InFlight, Deny>
+    where
+        S: Send + Sync + 'static,
+    {
+        self.limiter.go_in(key, Some(self.id), costs, || self.limiter.now())
     }
 
     /// See [`Limiter::enter_costs_at`].

@@ -28,7 +28,7 @@ pub(crate) struct PlanTicks {
     pub(crate) in_flight: Option<u32>,
     /// Decides and counts, and never denies.
     pub(crate) shadow: bool,
-    /// The quota, where there is one only, of requests, and a denial is a denial: as most plans are.
+    /// The quota, where there is nothing but one, of requests, and a denial is a denial: as most plans are.
     pub(crate) simple: Option<QuotaTicks>,
     /// The version since which the quotas are what they are: what was taken before can't be given back.
     pub(crate) since: u64,

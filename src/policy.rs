@@ -148,7 +148,8 @@ impl<K: Key + ?Sized> Policy<K> {
 
     /// Has `resolver` tell the plan of each key; for `None` it is the default.
     ///
-    /// It is called in each check that names no plan, so what it does costs every request. It must not wait. Plan names
+    /// It is called in each check that names no plan, so what it does costs every request: a look into a map that is swapped
+    /// whole, as with `arc-swap`, is fine, a lock that is held for long is not. Plan names
     /// can be looked up in what it is given; ids can be kept, since a plan that keeps its name keeps its id.
     ///
     /// ```
@@ -174,7 +175,8 @@ impl<K: Key + ?Sized> Policy<K> {
         Self { unknown_is_default: true, ..self }
     }
 
-    /// Puts all plans in [shadow mode](Plan::shadow).
+    /// Puts all plans in [shadow mode](Plan::shadow). Nothing is limited then: to try a policy beside one that stays in
+    /// force, give it a limiter of its own.
     pub fn shadow(self) -> Self {
         Self { shadow: true, ..self }
     }
@@ -355,7 +357,7 @@ fn compile(
     }
     let shadow = shadow || plan.shadow;
     let simple = match &quotas[..] {
-        [only] if only.quota.counted() == Unit::REQUESTS && !shadow => Some(only.ticks),
+        [only] if only.quota.counted() == Unit::REQUESTS && !shadow && plan.in_flight.is_none() => Some(only.ticks),
         _ => None,
     };
     let quotas = quotas.into_boxed_slice();

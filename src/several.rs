@@ -11,7 +11,7 @@ use crate::plans::{Granted, MAX_QUOTAS, PlanTicks};
 use crate::quota::QuotaTicks;
 use crate::store::{KeyState, Slot, Taken};
 use crate::sync::Ordering;
-use crate::ticks::{MAX_NOW, Now};
+use crate::ticks::Now;
 use crate::unit::Unit;
 
 /// What a request asks for.
@@ -55,6 +55,8 @@ pub(crate) struct Verdict {
     /// What the quota that the answer is about has seen.
     pub(crate) seen: Seen,
     pub(crate) now: Now,
+    /// Requests in flight, this one included.
+    pub(crate) in_flight: u32,
     /// Which quota that is, if it is one.
     quota: Option<usize>,
 }
@@ -96,8 +98,8 @@ impl<'a> Key<'a> {
         }
         let limit = self.plan.in_flight.unwrap_or(u32::MAX);
         if ask.enter && !self.state.enter(limit) {
-            let seen = Seen { cost: 1, ..self.places(limit, limit) };
-            return Verdict { denied: Some(Cause::InFlight), seen, now, quota: None };
+            let seen = Seen { cost: 1, id: self.id, ..Seen::places(limit, limit, self.plan.index) };
+            return self.verdict(Some(Cause::InFlight), seen, now, None);
         }
         for (n, (slot, quota)) in self.buckets().enumerate() {
             let Some(demand) = Demand::new(&quota.ticks, taken[n].cost) else { continue };
@@ -136,7 +138,17 @@ impl<'a> Key<'a> {
 
     /// The denial by the n-th quota.
     fn denied_by(self, n: usize, now: Now, taken: &AllTaken) -> Verdict {
-        Verdict { denied: Some(Cause::Quota), seen: self.seen(n, now, taken), now, quota: Some(n) }
+        self.verdict(Some(Cause::Quota), self.seen(n, now, taken), now, Some(n))
+    }
+
+    #[inline]
+    fn verdict(self, denied: Option<Cause>, seen: Seen, now: Now, quota: Option<usize>) -> Verdict {
+        Verdict { denied, seen, now, in_flight: self.in_flight(), quota }
+    }
+
+    fn in_flight(self) -> u32 {
+        // Relaxed: the count is all there is.
+        self.state.in_flight().load(Ordering::Relaxed)
     }
 
     /// The allow, with the numbers of the quota that allows the same again the fewest times. One of which nothing was
@@ -156,11 +168,10 @@ impl<'a> Key<'a> {
         }
         let seen = match (tightest, self.plan.in_flight) {
             (Some((_, _, n)), _) => self.seen(n, now, taken),
-            // Relaxed: the count is all there is.
-            (None, Some(limit)) => self.places(limit, self.state.in_flight().load(Ordering::Relaxed)),
+            (None, Some(limit)) => Seen { id: self.id, ..Seen::places(limit, self.in_flight(), self.plan.index) },
             (None, None) => Seen::unlimited(self.plan.index),
         };
-        Verdict { denied: None, seen, now, quota: tightest.map(|(_, _, n)| n) }
+        self.verdict(None, seen, now, tightest.map(|(_, _, n)| n))
     }
 
     fn seen(self, n: usize, now: Now, taken: &AllTaken) -> Seen {
@@ -169,28 +180,19 @@ impl<'a> Key<'a> {
         Seen { quota, tat, now: quota.at(now), cost, refunds, id: self.id, plan: self.plan.index }
     }
 
-    /// Places in flight, as a quota of which nothing comes back by itself.
-    fn places(self, limit: u32, taken: u32) -> Seen {
-        let (quota, tat) = (QuotaTicks::places(limit), MAX_NOW + u64::from(taken));
-        Seen { quota, tat, now: MAX_NOW, id: self.id, ..Seen::unlimited(self.plan.index) }
-    }
-
     /// Whether what denied has been given something back since.
     fn has_changed(self, verdict: &Verdict) -> bool {
         let slot = verdict.quota.and_then(|n| self.state.slots().get(n));
         match (verdict.denied, slot) {
             (Some(Cause::Quota), Some(slot)) => slot.bucket.tat() < verdict.seen.tat,
-            // Relaxed: at worst the denial stands that was right a moment ago.
-            (Some(Cause::InFlight), _) => {
-                u64::from(self.state.in_flight().load(Ordering::Relaxed)) < verdict.seen.quota.burst()
-            }
+            (Some(Cause::InFlight), _) => u64::from(self.in_flight()) < verdict.seen.quota.burst(),
             _ => false,
         }
     }
 
     /// Gives back what `allow` took of all quotas.
     pub(crate) fn refund(self, allow: &Allow, clock: impl Fn() -> Now) {
-        let Others::All { since, now, taken } = &allow.others else { return };
+        let Others::All { since, now, taken, .. } = &allow.others else { return };
         if *since != self.plan.since || allow.seen.id != self.id || allow.instead_of.is_some() {
             return;
         }

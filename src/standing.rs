@@ -4,8 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::decision::{Decision, Others, Seen};
-use crate::plans::PlanTicks;
+use crate::decision::{Decision, Others, Reason, Seen};
+use crate::plans::{Granted, PlanTicks};
 use crate::store::Taken;
 use crate::unit::Unit;
 
@@ -24,7 +24,7 @@ impl Standing {
         &self.plan
     }
 
-    /// What the quota is called, see [`Quota::name`](crate::Quota::name).
+    /// What the quota is called, see [`Quota::name`](crate::Quota::name), or `in flight`.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -44,8 +44,8 @@ impl Standing {
         self.seen.remaining()
     }
 
-    /// The wait until what was asked of this quota is there, rounded up to the nanosecond: zero if it is, `None` for
-    /// never.
+    /// The wait until what was asked of this quota is there, rounded up to the nanosecond: zero if it is, `None` for never
+    /// or, of places in flight, unknown.
     pub const fn retry_after(&self) -> Option<Duration> {
         if self.seen.cost > self.limit() { None } else { self.seen.wait_for(self.seen.cost) }
     }
@@ -61,6 +61,12 @@ impl Standing {
         self.seen.quota.fill_time()
     }
 
+    /// Whether it is the number of requests in flight that is limited.
+    #[cfg(feature = "http")]
+    pub(crate) fn is_in_flight(&self) -> bool {
+        self.unit == IN_FLIGHT
+    }
+
     /// The wait until one unit more can be taken.
     #[cfg(feature = "http")]
     pub(crate) const fn next_after(&self) -> Option<Duration> {
@@ -74,6 +80,9 @@ impl fmt::Display for Standing {
     }
 }
 
+/// What places in flight are called, and what they count.
+const IN_FLIGHT: Unit = Unit::new("in flight");
+
 /// Of each quota of `plan` what `decision` saw.
 pub(crate) fn standings(plan: &PlanTicks, decision: &Decision) -> Vec<Standing> {
     let seen = decision.seen();
@@ -84,14 +93,21 @@ pub(crate) fn standings(plan: &PlanTicks, decision: &Decision) -> Vec<Standing> 
         seen,
     };
     match (decision.others(), &*plan.quotas) {
-        (Others::All { since, now, taken }, quotas) if *since == plan.since => quotas
-            .iter()
-            .zip(taken)
-            .map(|(quota, Taken { cost, tat, refunds })| {
-                let (cost, tat, refunds, now) = (*cost, *tat, *refunds, quota.ticks.at(*now));
+        (Others::All { since, now, in_flight, taken }, quotas) if *since == plan.since => {
+            let of_quota = |(quota, taken): (&Granted, &Taken)| {
+                let Taken { cost, tat, refunds } = *taken;
+                let now = quota.ticks.at(*now);
                 of(&quota.name, quota.quota.counted(), Seen { quota: quota.ticks, tat, now, cost, refunds, ..*seen })
-            })
-            .collect(),
+            };
+            let mut standings: Vec<_> = quotas.iter().zip(taken).map(of_quota).collect();
+            if let Some(limit) = plan.in_flight {
+                // A request that was denied for want of a place asked for one.
+                let cost = u64::from(matches!(decision, Decision::Deny(deny) if deny.reason() == Reason::InFlight));
+                let seen = Seen { cost, ..Seen::places(limit, *in_flight, plan.index) };
+                standings.push(of(&IN_FLIGHT.name().into(), IN_FLIGHT, seen));
+            }
+            standings
+        }
         (Others::None, [quota]) if quota.ticks == seen.quota => {
             vec![of(&quota.name, quota.quota.counted(), *seen)]
         }

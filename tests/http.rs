@@ -16,7 +16,7 @@ use http_body_util::{BodyExt, Full};
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
 use tollgate::http::{Header, KeyError, PeerAddr, RateLimitLayer};
-use tollgate::{Limiter, Quota, TestClock};
+use tollgate::{Limiter, Plan, Policy, Quota, TestClock};
 use tower::limit::ConcurrencyLimit;
 use tower::{Layer, Service, ServiceExt};
 
@@ -319,4 +319,64 @@ async fn a_real_server_is_limited() {
     assert_eq!(statuses, [200, 200, 429, 200, 200, 429]);
     assert_eq!(by_peer.len(), 1);
     server.abort();
+}
+
+/// Each quota of a plan has its item, and a denial names those that deny.
+#[tokio::test]
+async fn every_quota_of_a_plan_is_told() {
+    let plan = Plan::new([Quota::per_second(2), Quota::per_hour(3)]);
+    let limiter = Limiter::builder().plan("pro", plan).clock(TestClock::new().clock()).build().unwrap();
+    let mut service = RateLimitLayer::new(limiter.clone(), Header::new(API_KEY)).layer(tower::service_fn(hello));
+    let mut call = async || service.ready().await.unwrap().call(request("a")).await.unwrap();
+    let allowed = call().await;
+    let policy = r#""pro:requests/s";q=2;w=1, "pro:requests/h";q=3;w=3600"#;
+    assert_eq!(field(allowed.headers(), "ratelimit-policy"), Some(policy));
+    let left = r#""pro:requests/s";r=1;t=1, "pro:requests/h";r=2;t=1200"#;
+    assert_eq!(field(allowed.headers(), "ratelimit"), Some(left));
+    call().await;
+    let denied = call().await;
+    assert_eq!(denied.status(), StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(field(denied.headers(), "retry-after"), Some("1"));
+    let left = r#""pro:requests/s";r=0;t=1, "pro:requests/h";r=1;t=2400"#;
+    assert_eq!(field(denied.headers(), "ratelimit"), Some(left));
+    let problem: serde_json::Value = serde_json::from_str(&text(denied).await).unwrap();
+    assert_eq!(problem["violated-policies"], serde_json::json!(["pro:requests/s"]));
+
+    // A reload is in the next answer, and a plan without limits in none.
+    limiter.reload(Policy::new().plan("pro", Quota::per_hour(30))).unwrap();
+    assert_eq!(field(call().await.headers(), "ratelimit-policy"), Some(r#""pro";q=30;w=3600"#));
+    limiter.reload(Policy::new().plan("pro", Plan::unlimited())).unwrap();
+    let free = call().await;
+    assert_eq!((field(free.headers(), "ratelimit-policy"), field(free.headers(), "ratelimit")), (None, None));
+    // In shadow mode the fields say what there is, and the request passes.
+    limiter.reload(Policy::new().plan("pro", Quota::per_hour(1)).shadow()).unwrap();
+    call().await;
+    let passed = call().await;
+    assert_eq!((passed.status(), field(passed.headers(), "retry-after")), (StatusCode::OK, None));
+    assert_eq!(field(passed.headers(), "ratelimit"), Some(r#""pro";r=0;t=3600"#));
+}
+
+/// A request is in flight until the body of its response is dropped, or its own future is.
+#[tokio::test]
+async fn a_request_is_in_flight_until_its_body_is_gone() {
+    let plan = Plan::new([Quota::per_hour(100)]).in_flight(1);
+    let limiter = Limiter::builder().plan("chat", plan).build().unwrap();
+    let mut service = RateLimitLayer::new(limiter.clone(), Header::new(API_KEY)).layer(tower::service_fn(hello));
+    let first = service.ready().await.unwrap().call(request("a")).await.unwrap();
+    let left = r#""chat:requests/h";r=99;t=36, "chat:in flight";r=0"#;
+    assert_eq!(field(first.headers(), "ratelimit"), Some(left));
+    let policy = r#""chat:requests/h";q=100;w=3600, "chat:in flight";q=1;qu="concurrent-requests""#;
+    assert_eq!(field(first.headers(), "ratelimit-policy"), Some(policy));
+
+    let denied = service.ready().await.unwrap().call(request("a")).await.unwrap();
+    assert_eq!((denied.status(), field(denied.headers(), "retry-after")), (StatusCode::TOO_MANY_REQUESTS, None));
+    let problem: serde_json::Value = serde_json::from_str(&text(denied).await).unwrap();
+    assert_eq!(problem["violated-policies"], serde_json::json!(["chat:in flight"]));
+    assert_eq!(problem["detail"], "1 requests are in flight already");
+    assert_eq!(limiter.peek("a").remaining(), 99);
+
+    assert_eq!(text(first).await, "hello");
+    drop(service.ready().await.unwrap().call(request("a")));
+    let last = service.ready().await.unwrap().call(request("a")).await.unwrap();
+    assert_eq!(last.status(), StatusCode::OK);
 }

@@ -6,6 +6,7 @@ use http::header::{HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 
 use crate::decision::Decision;
 use crate::standing::Standing;
+use crate::unit::Unit;
 
 const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
 const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
@@ -35,9 +36,17 @@ pub(super) fn name_of(layer: Option<&str>, standing: &Standing, among: usize) ->
 /// The item of one quota in `RateLimit-Policy`.
 fn policy(quoted_name: &str, standing: &Standing) -> String {
     let q = standing.limit().min(MAX_INTEGER);
+    // Requests are what is meant where nothing is said, and for other units there is no name that clients know.
+    let qu = if standing.is_in_flight() {
+        ";qu=\"concurrent-requests\""
+    } else if standing.unit() == Unit::BYTES {
+        ";qu=\"content-bytes\""
+    } else {
+        ""
+    };
     match standing.window() {
-        Some(window) => format!("{quoted_name};q={q};w={}", seconds(window)),
-        None => format!("{quoted_name};q={q}"),
+        Some(window) => format!("{quoted_name};q={q}{qu};w={}", seconds(window)),
+        None => format!("{quoted_name};q={q}{qu}"),
     }
 }
 

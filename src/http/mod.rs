@@ -22,7 +22,11 @@
 //! |---|---|
 //! | `Retry-After` | on a denial: the wait in seconds, rounded up and at least 1; absent if the request can never pass |
 //! | `RateLimit` | `r`: units left; `t`: the seconds until the key has its whole burst again, rounded up, in which it can use `r` units for sure; with none left, the seconds until there is one, and on a denial the same number as `Retry-After` |
-//! | `RateLimit-Policy` | `q`: the burst; `w`: the seconds in which an empty bucket fills, rounded up; absent if it never does |
+//! | `RateLimit-Policy` | `q`: the burst; `w`: the seconds in which an empty bucket fills, rounded up; absent if it never does; `qu`: the unit of bytes and of requests in flight |
+//!
+//! Each quota of the plan has its item in both lists, called as the plan is, or `plan:quota` where there are several; a
+//! denial names those that deny. Where nothing is limited there are no fields. A request is in flight until its response's
+//! body is dropped.
 //!
 //! # Where it goes
 //!

@@ -499,12 +499,16 @@ fn compare_all(limiter: &Limiter<u8>, model: &mut Model, key: u8, now: Now) {
         let Ok(handle) = limiter.plan(name) else { panic!("{name} is not there") };
         let standings = limiter.standings(&handle.peek_costs_at(&key, &[], now));
         let account = model.account(key, model.policy.plan_of(key, Some(plan)));
-        let expected: Vec<_> = account
+        let mut expected: Vec<_> = account
             .quotas()
             .map(|(quota, bucket)| {
                 (quota.name().into_owned(), quota.limit(), u64::try_from(bucket.remaining(quota, instant)).ok())
             })
             .collect();
+        if let Some(limit) = account.plan.in_flight {
+            let left = limit.saturating_sub(account.in_flight);
+            expected.push((String::from("in flight"), u64::from(limit), Some(u64::from(left))));
+        }
         let seen: Vec<_> = standings
             .iter()
             .map(|standing| (standing.name().to_owned(), standing.limit(), Some(standing.remaining())))
