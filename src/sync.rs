@@ -125,8 +125,12 @@ mod stand_in {
             Self(RwLock::new(None))
         }
 
-        pub(crate) fn get(&self, _: u64) -> Option<Held<'_, T>> {
+        pub(crate) fn get(&self, version: u64) -> Option<Held<'_, T>> {
             let newest = self.0.read().unwrap_or_else(std::sync::PoisonError::into_inner).clone()?;
+            if newest.0 != version {
+                // It is not in force yet, and who asked starts over until it is, so lets whoever puts it in force run.
+                loom::thread::yield_now();
+            }
             Some(Held(newest, PhantomData))
         }
 

@@ -4,7 +4,9 @@
 use std::hash::Hash;
 use std::hint::black_box;
 use std::num::NonZeroU32;
-use std::time::Duration;
+use std::sync::Barrier;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use governor::clock::{DefaultClock, QuantaUpkeepClock};
 use governor::state::keyed::DashMapStateStore;
@@ -132,4 +134,24 @@ pub fn load<K>(name: &'static str, make: fn(u64) -> K, keys: u32, zipf: bool, ch
     };
     // Ranks are in random places, so that the frequent keys do not lie together.
     Load { name, keys: numbers.into_iter().map(make).collect(), order }
+}
+
+/// Nanoseconds of wall time for each check, all threads together: each has keys of its own, or both have the same.
+pub fn two_threads<K: Sync>(subject: &dyn Subject<K>, keys: &[&[K]; 2]) -> f64 {
+    const CHECKS: usize = 1 << 19;
+    let start = Barrier::new(2);
+    let times = thread::scope(|scope| {
+        let threads = keys.map(|keys| {
+            let start = &start;
+            scope.spawn(move || {
+                let order: Vec<u32> = (0..keys.len() as u32).cycle().take(CHECKS).collect();
+                start.wait();
+                let start = Instant::now();
+                subject.check_all(keys, &order);
+                start.elapsed().as_nanos() as f64 / CHECKS as f64
+            })
+        });
+        threads.map(|thread| thread.join().expect("a check does not panic"))
+    });
+    times.iter().sum::<f64>() / 4.0
 }
