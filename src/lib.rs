@@ -22,22 +22,48 @@
 //! - There is room for a number of keys, ten million by default. When it is used up by keys that are not idle,
 //!   newcomers share one bucket.
 //!
+//! # Plans
+//!
+//! What a key is granted is its plan: one quota, or several that all have to allow a request, requests in flight among
+//! them. A [`Policy`] says which plans there are and which key is on which, and is replaced while requests run.
+//!
+//! ```
+//! use tollgate::{Limiter, Plan, Quota, Unit};
+//!
+//! let limiter = Limiter::builder()
+//!     .plan("free", [Quota::per_minute(10)])
+//!     .plan("pro", Plan::new([Quota::per_second(20).burst(60), Quota::per_day(100_000)]).in_flight(5))
+//!     .plan("chat", [Quota::per_minute(30), Quota::per_minute(60_000).unit(Unit::TOKENS)])
+//!     .default_plan("free")
+//!     .build()?;
+//! assert_eq!(limiter.check("alice").limit(), 10);
+//! assert_eq!(limiter.plan("pro")?.check("bob").limit(), 60);
+//! let chat = limiter.plan("chat")?;
+//! assert!(chat.check_costs("carol", &[(Unit::REQUESTS, 1), (Unit::TOKENS, 1_200)]).is_allowed());
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
 //! # The flow
 //!
 //! ```text
-//! request ── key ──► store ──► bucket ──► Decision      no await, no allocation for a known key
+//! request ── key ──► plan ──► store ──► buckets ──► Decision      no await, no allocation for a known key
 //! ```
 //!
 //! | file | its one job |
 //! |---|---|
 //! | `limiter.rs`, `direct.rs` | the front doors, keyed and of one bucket: read the clock once, visit the state, return a decision |
+//! | `plan_limiter.rs` | a limiter on a plan that the caller names |
 //! | `builder.rs` | options into a limiter, or a [`BuildError`] |
-//! | `store/` | where the state of keys lives: `sharded.rs` is the map of many shards |
+//! | `policy.rs`, `plans.rs` | plans and who is on which, as they are described, and as decisions use them |
+//! | `current.rs`, `shelf.rs` | what is in force now, at the price of a load |
+//! | `store/` | where the state of keys lives: `sharded.rs` is the map of many shards, `state.rs` what it keeps of a key |
 //! | `bucket.rs` | one 64-bit word and the compare-and-swap that changes it |
+//! | `several.rs` | several quotas on one key, all or nothing |
+//! | `in_flight.rs` | a request that is under way |
 //! | `refunds.rs` | what a refund is worth, and why no more |
-//! | `quota.rs` | rate and burst, and the exact arithmetic of both in ticks |
+//! | `quota.rs`, `unit.rs` | rate and burst of what is counted, and the exact arithmetic of both in ticks |
 //! | `stats.rs` | what a limiter has done so far |
-//! | `decision.rs` | the answer and its numbers, worked out when asked for |
+//! | `decision.rs`, `standing.rs` | the answer and its numbers, worked out when asked for; the same of every quota |
 //! | `clock.rs`, `ticks.rs` | where time comes from, and how it is counted |
 //! | `hasher.rs` | how keys are hashed, and against whom |
 //! | `http/` | the tower layer (feature `http`) |

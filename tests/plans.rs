@@ -9,7 +9,7 @@ use std::time::Duration;
 use oracle::{PlanSpec, PlanStep, PolicySpec, play_plans};
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
-use tollgate::{BuildError, Decision, Limiter, Now, Plan, Policy, Quota, Reason, TestClock, Unit};
+use tollgate::{BuildError, Decision, Limiter, Now, Plan, Policy, Quota, Reason, Unit};
 
 fn secs(seconds: u64) -> Now {
     Now::since_origin(Duration::from_secs(seconds)).unwrap()
@@ -165,37 +165,35 @@ fn a_refund_gives_back_to_all_quotas() {
 
 #[test]
 fn shadow_mode_never_denies_and_counts() {
-    let clock = TestClock::new();
     let plans = Limiter::builder()
         .plan("tried", Plan::new([Quota::per_hour(2)]).shadow())
         .plan("real", Quota::per_hour(2))
-        .default_plan("real")
-        .clock(clock.clock());
+        .default_plan("real");
     let limiter = plans.build().unwrap();
     let tried = limiter.plan("tried").unwrap();
     let would: Vec<_> = (0..4)
-        .map(|_| match tried.check("alice") {
+        .map(|_| match tried.check_at("alice", secs(0)) {
             Decision::Allow(allow) => allow.would_deny().map(|deny| deny.retry_after()),
             Decision::Deny(deny) => panic!("{deny}"),
         })
         .collect();
     let wait = Some(Some(Duration::from_secs(1_800)));
     assert_eq!(would, [None, None, wait, wait]);
-    assert!(tried.check_cost("alice", 3).is_allowed());
-    assert_eq!((0..4).filter(|_| limiter.check("alice").is_allowed()).count(), 2);
+    assert!(tried.check_cost_at("alice", 3, secs(0)).is_allowed());
+    assert_eq!((0..4).filter(|_| limiter.check_at("alice", secs(0)).is_allowed()).count(), 2);
     let stats = limiter.plan_stats();
     assert_eq!(stats[0].to_string(), "tried: 0 in overflow, in shadow mode 2 allowed and 3 denied");
     assert_eq!((stats[1].shadow_allowed, stats[1].shadow_denied), (0, 0));
 
     // What would have been denied has nothing to give back.
-    let Decision::Allow(allow) = tried.check("alice") else { panic!("in shadow mode") };
-    limiter.refund("alice", allow);
-    assert_eq!(tried.peek("alice").remaining(), 0);
+    let Decision::Allow(allow) = tried.check_at("alice", secs(0)) else { panic!("in shadow mode") };
+    limiter.refund_at("alice", allow, secs(0));
+    assert_eq!(tried.peek_at("alice", secs(0)).remaining(), 0);
     let all = Policy::new().plan("tried", Quota::per_hour(2)).plan("real", Quota::per_hour(2)).default_plan("real");
-    limiter.reload(all.clone()).unwrap();
-    assert!(tried.check("alice").is_denied());
-    limiter.reload(all.shadow()).unwrap();
-    assert!(tried.check("alice").is_allowed() && limiter.check("alice").is_allowed());
+    limiter.reload_at(all.clone(), secs(0)).unwrap();
+    assert!(tried.check_at("alice", secs(0)).is_denied());
+    limiter.reload_at(all.shadow(), secs(0)).unwrap();
+    assert!(tried.check_at("alice", secs(0)).is_allowed() && limiter.check_at("alice", secs(0)).is_allowed());
 }
 
 #[test]

@@ -93,6 +93,24 @@ fn the_overflow_of_a_plan_that_goes_takes_its_use_along() {
     });
 }
 
+/// The same for who gets buckets of its own meanwhile, since `A` makes room: they start with what it used in overflow.
+#[test]
+fn who_gets_room_while_its_plan_goes_has_no_second_burst() {
+    model(|| {
+        let plans = builder(1).plan("default", slow(2)).plan("x", slow(2)).default_plan("default");
+        let limiter = plans.build().expect("plans that make sense");
+        let x = limiter.plan("x").expect("there is one");
+        let on_x = || count(&x.check_costs_at(&B, &ONE, at(100)));
+        let idle = allow(limiter.check_at(&A, at(100)));
+        assert_eq!(on_x() + on_x(), 2);
+        limiter.refund_at(&A, idle, at(100));
+        let thread = reloads(&limiter, policy(slow(2)));
+        assert_eq!(on_x(), 0);
+        thread.join().expect("no model panics");
+        assert_eq!(on_x() + take(&limiter, B), 0);
+    });
+}
+
 /// What overflow took is given back while its quota changes: worth a unit or nothing, and the change is made once.
 #[test]
 fn a_refund_of_the_overflow_undoes_no_reload() {

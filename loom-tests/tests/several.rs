@@ -4,7 +4,7 @@
 #![allow(clippy::expect_used, reason = "a helper that meets the unexpected stops the model")]
 
 use loom_tests::keyed::{A, Keyed, allow, at, builder, count, left, slow};
-use loom_tests::{model, thread};
+use loom_tests::{model, model_within, thread};
 use tollgate::Unit;
 
 /// A plan of two quotas, with a key that is known: newcomers take turns, and would not race.
@@ -53,7 +53,8 @@ fn what_is_rolled_back_is_what_was_taken_of_each_kind() {
 /// extra, and whoever denied it was admitted.
 #[test]
 fn a_take_amid_a_roll_back_is_neither_extra_nor_in_vain() {
-    model(|| {
+    // Without a bound it takes ten minutes.
+    model_within(5, || {
         let limiter = limiter(3, 1);
         let others = [1, 1].map(|tokens| {
             let limiter = limiter.clone();
