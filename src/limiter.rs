@@ -13,7 +13,7 @@ use crate::hasher::RandomState;
 use crate::in_flight::InFlight;
 use crate::key::Key;
 use crate::plan_limiter::PlanLimiter;
-use crate::plans::{MAX_QUOTAS, Move, PlanTicks};
+use crate::plans::{MAX_QUOTAS, Move, PlanTicks, is_overflow};
 use crate::policy::{Compiled, PlanId, Policy};
 use crate::quota::{Quota, QuotaTicks};
 use crate::several::{self, AllTaken, Ask, Verdict};
@@ -362,16 +362,20 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone> Limiter<K, S> {
 
     fn leave(&self, key: &K, plan: u16, id: u64) {
         let Inner { current, store, .. } = &*self.inner;
-        let policy = current.get();
-        // Where its plan went, if that was removed.
-        let plan = policy.plans.get(plan);
-        if id == plan.home.id {
-            return plan.home.leave();
-        }
-        // What was moved away with its key is on another plan, or in overflow.
-        let moved = || policy.plans.iter().any(|plan| store.leave(key, plan.index));
-        if !store.leave(key, plan.index) && !moved() {
-            plan.home.leave();
+        loop {
+            let policy = current.get();
+            // Where its plan went, if that was removed.
+            let plan = policy.plans.get(plan);
+            let left = if is_overflow(id) {
+                plan.home.leave()
+            } else {
+                // What was moved away with its key is on another plan.
+                store.leave(key, plan.index) || policy.plans.iter().any(|plan| store.leave(key, plan.index))
+            };
+            // A reload may just be moving it.
+            if left || current.is(policy.plans.version) {
+                return;
+            }
         }
     }
 
@@ -423,11 +427,14 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone> Limiter<K, S> {
                 }
                 _ => several::Key { state, plan, id }.refund(allow, &clock),
             };
-            if allow.seen.id == plan.home.id {
-                return policy.plans.with_overflow(plan, |state| refund(state, plan.home.id));
-            }
             let version = policy.plans.version;
             let is_current = || current.is(version);
+            if is_overflow(allow.seen.id) {
+                match policy.plans.with_overflow(plan, is_current, |state| refund(state, plan.home.id)) {
+                    Some(()) => return,
+                    None => continue,
+                }
+            }
             let refunded = store.visit(key, plan.index, |state, hash| {
                 (state.is_of(version) && is_current()).then(|| refund(state, hash))
             });

@@ -2,7 +2,7 @@
 //!
 //! A policy has a *version*. The state of a key is counted by the quotas of one version, and says of which. While a shard
 //! is locked and the version is the current one, each state in it is of this version or the one before: a reload walks
-//! through all shards before the next one begins. So a decision under the lock compares two small numbers to know that it
+//! through all shards before the next one begins. The same goes for each overflow and its lock. So a decision under the lock compares two small numbers to know that it
 //! calculates with the quotas that the buckets are counted in, and a state of the version before is carried over by
 //! whoever meets it first.
 
@@ -50,21 +50,27 @@ pub(crate) struct Granted {
 pub(crate) struct Home {
     /// The buckets that newcomers share when there is no room for them, once there was none.
     pub(crate) overflow: RwLock<Option<KeyState>>,
-    /// Which bucket that is, for refunds.
+    /// Which buckets these are, for refunds and places in flight, with the top bit set.
     pub(crate) id: u64,
     pub(crate) counts: PlanCounts,
 }
 
+/// The bit that tells the id of an overflow from that of a key.
+const OVERFLOW: u64 = 1 << 63;
+
+/// Whether that is the id of an overflow.
+pub(crate) const fn is_overflow(id: u64) -> bool {
+    id & OVERFLOW != 0
+}
+
 impl Home {
     pub(crate) fn new() -> Self {
-        Self { overflow: RwLock::new(None), id: crate::hasher::random(), counts: PlanCounts::default() }
+        Self { overflow: RwLock::new(None), id: crate::hasher::random() | OVERFLOW, counts: PlanCounts::default() }
     }
 
-    /// Counts one request in overflow less in flight.
-    pub(crate) fn leave(&self) {
-        if let Some(state) = &*read(&self.overflow) {
-            state.leave();
-        }
+    /// Counts one request in overflow less in flight: true if there was one.
+    pub(crate) fn leave(&self) -> bool {
+        read(&self.overflow).as_ref().is_some_and(KeyState::leave)
     }
 }
 
@@ -138,57 +144,79 @@ impl Plans {
         self.moves.get(usize::from(index)).and_then(Option::as_ref)
     }
 
+    /// The plans that are gone and whose use goes to `plan`.
+    fn coming_to(&self, plan: &PlanTicks) -> impl Iterator<Item = &Move> {
+        let index = plan.index;
+        self.moves.iter().flatten().filter(move |by| by.to.index == index && by.from.index != index)
+    }
+
     /// Carries over what was used of the overflow buckets.
     pub(crate) fn carry_overflow(&self) {
-        let (stay, go): (Vec<_>, Vec<_>) = self.moves.iter().flatten().partition(|by| by.from.index == by.to.index);
-        for by in stay {
-            self.renew_overflow(&mut write(&by.to.home.overflow), by);
+        for plan in self.iter() {
+            self.renew_overflow(plan, &mut write(&plan.home.overflow));
         }
-        for by in go {
-            // Both locked, so that no newcomer finds neither.
-            let mut to = write(&by.to.home.overflow);
-            let mut from = write(&by.from.home.overflow);
-            self.renew_overflow(&mut from, by);
-            match (to.as_mut(), from.take()) {
-                (Some(to), Some(from)) => to.absorb(&from, &by.to, self.at, new_life()),
-                (None, from) => *to = from,
-                (Some(_), None) => {}
+    }
+
+    /// Carries over what was used of the overflow of `plan`, and what comes to it from plans that are gone: only then is it
+    /// of this version.
+    fn renew_overflow(&self, plan: &PlanTicks, overflow: &mut Option<KeyState>) {
+        if overflow.as_ref().is_some_and(|state| state.is_of(self.version)) {
+            return;
+        }
+        if let (Some(state), Some(by)) = (overflow.as_mut(), self.move_of(plan.index)) {
+            state.carry(self.version, by, self.at, new_life());
+        }
+        for by in self.coming_to(plan) {
+            let Some(mut state) = write(&by.from.home.overflow).take() else { continue };
+            state.carry(self.version, by, self.at, new_life());
+            match overflow {
+                Some(own) => own.absorb(&state, plan, self.at, new_life()),
+                None => *overflow = Some(state),
             }
         }
     }
 
-    fn renew_overflow(&self, overflow: &mut Option<KeyState>, by: &Move) {
-        if let Some(state) = overflow.as_mut().filter(|state| !state.is_of(self.version)) {
-            state.carry(self.version, by, self.at, new_life());
-        }
-    }
-
-    /// Runs `f` on the overflow buckets of `plan`, counted by this version. They are made if there are none.
-    pub(crate) fn with_overflow<R>(&self, plan: &PlanTicks, f: impl FnOnce(&KeyState) -> R) -> R {
+    /// Runs `f` on the overflow buckets of `plan`, counted by this version. They are made if there are none. `None` if
+    /// `is_current` finds that this version is not the current one any more.
+    pub(crate) fn with_overflow<R>(
+        &self,
+        plan: &PlanTicks,
+        is_current: impl Fn() -> bool,
+        f: impl FnOnce(&KeyState) -> R,
+    ) -> Option<R> {
         {
             let overflow = read(&plan.home.overflow);
+            if !is_current() {
+                return None;
+            }
             if let Some(state) = overflow.as_ref().filter(|state| state.is_of(self.version)) {
-                return f(state);
+                return Some(f(state));
             }
         }
         let mut overflow = write(&plan.home.overflow);
-        if let Some(by) = self.move_of(plan.index) {
-            self.renew_overflow(&mut overflow, by);
+        if !is_current() {
+            return None;
         }
-        f(overflow.get_or_insert_with(|| KeyState::new(plan, self.version, new_life(), |_| 0)))
+        self.renew_overflow(plan, &mut overflow);
+        Some(f(overflow.get_or_insert_with(|| KeyState::new(plan, self.version, new_life(), |_| 0))))
     }
 
     /// Where the buckets of a newcomer to `plan` start at the earliest: it takes over what it may have used in overflow.
-    pub(crate) fn inherited(&self, plan: &PlanTicks) -> [u64; MAX_QUOTAS] {
+    pub(crate) fn inherited(&self, plan: &PlanTicks, is_current: impl Fn() -> bool) -> Option<[u64; MAX_QUOTAS]> {
         let mut tats = [0; MAX_QUOTAS];
-        if read(&plan.home.overflow).is_some() {
-            self.with_overflow(plan, |state| {
+        let used = |plan: &PlanTicks| read(&plan.home.overflow).is_some();
+        // In this order: what is taken from the former is in the latter before that is unlocked.
+        if self.coming_to(plan).any(|by| used(&by.from)) || used(plan) {
+            self.with_overflow(plan, is_current, |state| {
                 for (tat, slot) in tats.iter_mut().zip(state.slots()) {
                     *tat = slot.bucket.tat();
                 }
-            });
+            })?;
+        } else if !is_current() {
+            // It may be with the plan that it went to.
+            return None;
         }
-        tats
+        Some(tats)
     }
 }
 

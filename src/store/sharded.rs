@@ -116,7 +116,7 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone> Sharded<K, S> {
         }
     }
 
-    /// Hands the state of `key` on the plan of index `plan` to `f`, with the hash of the key, if there is one. It may be
+    /// Hands the state of `key` on the plan of index `plan` to `f`, with an id of the key, if there is one. It may be
     /// one of the version before.
     // Always: called, it would pass its answer through memory, 6 of 37 ns.
     #[inline(always)]
@@ -125,12 +125,12 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone> Sharded<K, S> {
         let shard = self.map.shards()[self.map.determine_shard(hash as usize)].read();
         shard
             .get(hash, |(known, state)| state.get().plan() == plan && known.borrow() == key)
-            .map(|(_, state)| f(state.get(), hash))
+            .map(|(_, state)| f(state.get(), resident(hash)))
     }
 
-    /// Hands the state of `key` on `plan` to `f`, once it is counted by the version of `plans`, with the hash of the key
+    /// Hands the state of `key` on `plan` to `f`, once it is counted by the version of `plans`, with an id of the key
     /// and the time of `clock`. If there is none, `newcomer` says what then; at the cap it is that of the overflow, and
-    /// the hash is the overflow's id. `None` if `is_current` finds that this version is not the current one any more.
+    /// the id is the overflow's. `None` if `is_current` finds that this version is not the current one any more.
     #[cold]
     #[expect(clippy::too_many_arguments, reason = "what they have in common is this call")]
     pub(crate) fn settle<R>(
@@ -139,7 +139,7 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone> Sharded<K, S> {
         plans: &Plans,
         plan: &PlanTicks,
         newcomer: Newcomer,
-        is_current: impl FnOnce() -> bool,
+        is_current: impl Fn() -> bool,
         clock: impl Fn() -> Now,
         f: impl FnOnce(&KeyState, u64, Now) -> R,
     ) -> Option<R> {
@@ -157,40 +157,50 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone> Sharded<K, S> {
         let mut shard = Shard { table: &mut table, side: lock(&self.sides[index]), store: self, plans };
         shard.carry(hash, |known| known.borrow() == key);
         if let Some(state) = shard.get(hash, key, plan.index) {
-            return Some(f(state.get_mut(), hash, now));
+            return Some(f(state.get_mut(), resident(hash), now));
         }
-        let inherited = plans.inherited(plan);
+        let inherited = plans.inherited(plan, &is_current)?;
         if newcomer == Newcomer::Show {
             let floor = shard.side.floor;
             let state = KeyState::new(plan, plans.version, 0, |n| inherited[n].max(floor));
-            return Some(f(&state, hash, now));
+            return Some(f(&state, resident(hash), now));
         }
 
         for slot in &mut gone {
             *slot = shard.look_at_next(now);
         }
         shard.shrink();
-        if !self.has_room() {
+        if !self.take_room() {
             let side = &mut *shard.side;
-            side.overflow += 1;
-            crate::stats::count(&plan.home.counts.overflow);
-            return Some(plans.with_overflow(plan, |state| {
+            let answer = plans.with_overflow(plan, is_current, |state| {
                 state.full_no_earlier(side.floor);
                 f(state, plan.home.id, now)
-            }));
+            })?;
+            side.overflow += 1;
+            crate::stats::count(&plan.home.counts.overflow);
+            return Some(answer);
         }
         let (floor, life) = (shard.side.floor, shard.side.new_life());
         let fresh = KeyState::new(plan, plans.version, life, |n| inherited[n].max(floor));
         let owned = owned.take().unwrap_or_else(|| key.to_owned());
-        self.keys.fetch_add(1, Ordering::Relaxed);
         shard.side.arrivals.push_back(hash);
-        Some(f(shard.insert(hash, owned, fresh), hash, now))
+        Some(f(shard.insert(hash, owned, fresh), resident(hash), now))
     }
 
     /// Whether one more state may be made.
     fn has_room(&self) -> bool {
         // Relaxed, as for every access to `keys`: they are counted, and nothing is ordered by that.
         self.keys.load(Ordering::Relaxed) < self.max_keys
+    }
+
+    /// Counts one more state, if there is room for it.
+    fn take_room(&self) -> bool {
+        // While there is none, nobody writes to what all shards share.
+        self.has_room()
+            && (self.keys.fetch_add(1, Ordering::Relaxed) < self.max_keys || {
+                self.keys.fetch_sub(1, Ordering::Relaxed);
+                false
+            })
     }
 
     /// Carries all states over to the version of `plans`, which is in force already, a few at a time, one shard after the
@@ -393,10 +403,16 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone> Sharded<K, S> {
         for entry in self.map.iter() {
             let key = entry.key().borrow();
             let hash = self.map.hasher().hash_one(key);
-            copies.extend(f(key, entry.value(), hash).map(|seen| (entry.key().clone(), seen)));
+            copies.extend(f(key, entry.value(), resident(hash)).map(|seen| (entry.key().clone(), seen)));
         }
         copies
     }
+}
+
+/// Which key it is, for refunds and places in flight: what comes from an overflow has the top bit set.
+#[inline]
+const fn resident(hash: u64) -> u64 {
+    hash >> 1
 }
 
 /// Nothing that runs under the lock can panic but a key's own `Hash`; then, at worst, one key is not looked at again.
