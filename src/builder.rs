@@ -91,7 +91,7 @@ impl<K: Key + ?Sized, S> Builder<K, S> {
         Self { shards: Some(shards), ..self }
     }
 
-    /// The most keys that are kept at once, 10,000,000 by default, which takes some 900 MB of memory with keys of 20
+    /// The most keys that are kept at once, 10,000,000 by default, which takes some 1.2 GB of memory with keys of 20
     /// bytes. Keys that are idle make room for new ones, see [`Limiter`].
     pub fn max_keys(self, max_keys: u64) -> Self {
         Self { max_keys, ..self }
