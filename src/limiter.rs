@@ -364,16 +364,19 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone> Limiter<K, S> {
         let Inner { current, store, .. } = &*self.inner;
         loop {
             let policy = current.get();
-            // Where its plan went, if that was removed.
-            let plan = policy.plans.get(plan);
-            let left = if is_overflow(id) {
-                plan.home.leave()
+            let is_current = || current.is(policy.plans.version);
+            let done = if is_overflow(id) {
+                policy.plans.with_overflow(policy.plans.get(plan), is_current, KeyState::leave).is_some()
             } else {
-                // What was moved away with its key is on another plan.
-                store.leave(key, plan.index) || policy.plans.iter().any(|plan| store.leave(key, plan.index))
+                // Where it was counted; where its plan went, if that was removed; or where its key was moved. A state that is
+                // carried over meanwhile may be passed by once, and twice only if there is a further policy.
+                let all = || (0..policy.plans.plans.len()).chain(0..policy.plans.plans.len());
+                store.leave(key, plan)
+                    || store.leave(key, policy.plans.get(plan).index)
+                    || all().any(|index| store.leave(key, index as u16))
+                    || is_current()
             };
-            // A reload may just be moving it.
-            if left || current.is(policy.plans.version) {
+            if done {
                 return;
             }
         }

@@ -67,11 +67,6 @@ impl Home {
     pub(crate) fn new() -> Self {
         Self { overflow: RwLock::new(None), id: crate::hasher::random() | OVERFLOW, counts: PlanCounts::default() }
     }
-
-    /// Counts one request in overflow less in flight: true if there was one.
-    pub(crate) fn leave(&self) -> bool {
-        read(&self.overflow).as_ref().is_some_and(KeyState::leave)
-    }
 }
 
 impl PlanTicks {
