@@ -4,7 +4,7 @@
 //! cargo run --release --example reload
 //! ```
 //!
-//! It fails if any of 200,000 keys has more left after a reload than what it had used allows, or if checks stood still.
+//! It fails if any of 50,000 keys has more left after a reload than what it had used allows, or if checks stood still.
 #![allow(clippy::print_stdout, reason = "a program talks to the person who runs it")]
 
 use std::collections::HashMap;
@@ -15,7 +15,7 @@ use std::time::Instant;
 
 use tollgate::{Limiter, Policy, Quota};
 
-const CLIENTS: usize = 200_000;
+const CLIENTS: usize = 50_000;
 const THREADS: usize = 3;
 
 /// They are at rest, so that their numbers can be followed, and have used this much when it starts.

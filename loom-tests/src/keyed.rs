@@ -1,6 +1,6 @@
 //! A limiter as the models use it: its keys are numbers that share a shard, and all instants are given.
 //!
-//! Its clock is the system's, which no model reads: what `Clock::std` tells would differ from one execution of a model to
+//! Its clock is the system's, which no model reads: what `Clock::std` tells differs from one execution of a model to
 //! the next, and the model checker needs them alike.
 #![allow(clippy::expect_used, reason = "a helper that meets the unexpected stops the model")]
 

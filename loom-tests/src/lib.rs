@@ -31,3 +31,48 @@ pub fn model_within(preemptions: usize, body: impl Fn() + Send + Sync + 'static)
 pub fn model_within(_: usize, body: impl Fn() + Send + Sync + 'static) {
     model(body);
 }
+
+/// Who of two runs on a thread of its own.
+///
+/// Loom starts from the order in which the main thread goes on for as long as it can, and looks for others where two
+/// accesses conflict. But of each atomic and lock it remembers the last access only: who reads, and then writes, hides
+/// that write from whoever has read before, and orders are passed by. So a model has to start from both.
+#[derive(Clone, Copy, Debug)]
+pub struct Race {
+    swapped: bool,
+}
+
+impl Race {
+    /// Runs the model from both orders.
+    pub fn model(body: impl Fn(Self) + Copy + Send + Sync + 'static) {
+        for swapped in [false, true] {
+            model(move || body(Self { swapped }));
+        }
+    }
+
+    /// Runs the model from both orders, with at most `preemptions`.
+    pub fn model_within(preemptions: usize, body: impl Fn(Self) + Copy + Send + Sync + 'static) {
+        for swapped in [false, true] {
+            model_within(preemptions, move || body(Self { swapped }));
+        }
+    }
+
+    /// Runs both at once.
+    #[allow(clippy::expect_used, reason = "a panic is passed on")]
+    pub fn run<T: Clone + Send + 'static, A: Send + 'static, B: Send + 'static>(
+        self,
+        with: &T,
+        a: impl FnOnce(&T) -> A + Send + 'static,
+        b: impl FnOnce(&T) -> B + Send + 'static,
+    ) -> (A, B) {
+        let other = with.clone();
+        if self.swapped {
+            let thread = thread::spawn(move || a(&other));
+            let b = b(with);
+            (thread.join().expect("no model panics"), b)
+        } else {
+            let thread = thread::spawn(move || b(&other));
+            (a(with), thread.join().expect("no model panics"))
+        }
+    }
+}

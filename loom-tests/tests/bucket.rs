@@ -6,7 +6,7 @@
 #![allow(clippy::expect_used, reason = "a helper that meets the unexpected stops the model")]
 
 use loom_tests::sync::Arc;
-use loom_tests::{model, thread};
+use loom_tests::{Race, model, thread};
 use tollgate::Quota;
 use tollgate::internal::{Bucket, QuotaTicks};
 
@@ -74,9 +74,9 @@ fn a_refund_that_races_a_take_neither_lifts_nor_loses() {
         let kept = all([take::<2>, take_and_give_back::<2>, take::<2>], &bucket);
         assert_eq!(kept + drain::<2>(&bucket), 2);
     });
-    model(|| {
+    Race::model(|race| {
         let bucket = Arc::new(Bucket::full_at(0));
-        let kept = all([take::<1>, take_and_give_back::<1>], &bucket);
+        let (kept, _) = race.run(&bucket, |bucket| take::<1>(bucket), |bucket| take_and_give_back::<1>(bucket));
         assert_eq!(kept + drain::<1>(&bucket), 1);
     });
 }
@@ -84,13 +84,10 @@ fn a_refund_that_races_a_take_neither_lifts_nor_loses() {
 /// Half of a unit has come back by itself when all three are given back at once.
 #[test]
 fn refunds_that_race_stop_at_the_burst() {
-    model(|| {
+    Race::model(|race| {
         let bucket = Arc::new(Bucket::full_at(0));
         assert!(bucket.take(&quota(3), 3, || NOW).0.is_ok());
-        let other = Arc::clone(&bucket);
-        let thread = thread::spawn(move || other.lower(|| (8, NOW + 4)));
-        bucket.lower(|| (16, NOW + 4));
-        thread.join().expect("no model panics");
+        race.run(&bucket, |bucket| bucket.lower(|| (8, NOW + 4)), |bucket| bucket.lower(|| (16, NOW + 4)));
         assert_eq!(bucket.tat(), NOW + 4);
     });
 }

@@ -3,8 +3,8 @@
 //! All is at one instant, so that nothing comes back by time.
 #![allow(clippy::expect_used, reason = "a helper that meets the unexpected stops the model")]
 
+use loom_tests::Race;
 use loom_tests::keyed::{A, Identity, Keyed, allow, at, builder, count, slow};
-use loom_tests::{model, thread};
 use tollgate::{PlanLimiter, Policy, Unit};
 
 const ONE: [(Unit, u64); 1] = [(Unit::REQUESTS, 1)];
@@ -14,7 +14,7 @@ fn limiter() -> (Keyed, PlanLimiter<u64, Identity>) {
     let plans = builder(10).plan("default", slow(4)).plan("x", slow(4)).default_plan("default");
     let limiter = plans.build().expect("plans that make sense");
     let x = limiter.plan("x").expect("there is one");
-    assert_eq!(take(&limiter) + on_x(&x), 2);
+    assert_eq!(take(&limiter) + take_on(&x), 2);
     (limiter, x)
 }
 
@@ -22,26 +22,23 @@ fn take(limiter: &Keyed) -> u64 {
     count(&limiter.check_at(&A, at(100)))
 }
 
-fn on_x(x: &PlanLimiter<u64, Identity>) -> u64 {
+fn take_on(x: &PlanLimiter<u64, Identity>) -> u64 {
     count(&x.check_costs_at(&A, &ONE, at(100)))
 }
 
-fn moves(limiter: &Keyed) -> thread::JoinHandle<()> {
-    let limiter = limiter.clone();
-    thread::spawn(move || {
-        // Where the plan is gone already, its use has been moved by that.
-        let _ = limiter.move_plan_at(&A, "x", "default", at(100));
-    })
+/// Moves all use of `x`; where that is gone already, its use has been moved by that.
+fn move_use(limiter: &Keyed) {
+    let _ = limiter.move_plan_at(&A, "x", "default", at(100));
 }
 
 /// What is taken meanwhile is used on the one plan or on the other, and what is moved is used once.
 #[test]
 fn use_that_is_moved_is_used_once() {
-    model(|| {
+    Race::model(|race| {
         let (limiter, x) = limiter();
-        let thread = moves(&limiter);
-        assert_eq!(take(&limiter) + on_x(&x), 2);
-        thread.join().expect("no model panics");
+        let on_x = x.clone();
+        let ((), taken) = race.run(&limiter, move_use, move |limiter| take(limiter) + take_on(&on_x));
+        assert_eq!(taken, 2);
         let left = [x.peek_costs_at(&A, &ONE, at(100)), limiter.peek_at(&A, at(100))].map(|peek| peek.remaining());
         assert!(left == [4, 0] || left == [3, 1], "{left:?}");
     });
@@ -50,12 +47,13 @@ fn use_that_is_moved_is_used_once() {
 /// A reload removes the plan, and so moves the use itself.
 #[test]
 fn use_is_moved_by_a_reload_or_by_a_move() {
-    model(|| {
+    Race::model(|race| {
         let (limiter, _) = limiter();
-        let thread = moves(&limiter);
-        limiter.reload_at(Policy::new().plan("default", slow(4)), at(100)).expect("a policy that makes sense");
-        assert_eq!(take(&limiter), 1);
-        thread.join().expect("no model panics");
+        let reload = |limiter: &Keyed| {
+            limiter.reload_at(Policy::new().plan("default", slow(4)), at(100)).expect("a policy that makes sense");
+            take(limiter)
+        };
+        assert_eq!(race.run(&limiter, move_use, reload), ((), 1));
         assert_eq!((limiter.len(), limiter.peek_at(&A, at(100)).remaining()), (1, 1));
     });
 }
@@ -63,16 +61,12 @@ fn use_is_moved_by_a_reload_or_by_a_move() {
 /// The bucket is made full and taken from: a refund of what was taken before gives nothing to it.
 #[test]
 fn a_refund_that_races_a_reset_gives_nothing_to_the_next_life() {
-    model(|| {
+    Race::model(|race| {
         let limiter = builder(10).quota(slow(3)).build().expect("a quota that makes sense");
         let one = allow(limiter.check_at(&A, at(100)));
-        let other = limiter.clone();
-        let thread = thread::spawn(move || {
-            assert!(other.reset(&A));
-            assert_eq!(take(&other) + take(&other), 2);
-        });
-        limiter.refund_at(&A, one, at(100));
-        thread.join().expect("no model panics");
+        let reset = |limiter: &Keyed| (limiter.reset(&A), take(limiter) + take(limiter));
+        let (reset, ()) = race.run(&limiter, reset, move |limiter| limiter.refund_at(&A, one, at(100)));
+        assert_eq!(reset, (true, 2));
         assert_eq!(take(&limiter) + take(&limiter), 1);
     });
 }

@@ -1,13 +1,13 @@
 //! Refunds of one key under every interleaving, with the count that bounds what they are worth.
 //!
-//! Loom treats each access as at least as strong as its comment in `refunds.rs` asks for, so that it checks the order of
-//! the steps; the orderings themselves stand on their written reasons.
+//! Loom treats each access as at least as strong as its comment in `refunds.rs` asks for, so that it checks the order
+//! of the steps; the orderings themselves stand on their written reasons.
 #![allow(clippy::expect_used, reason = "a helper that meets the unexpected stops the model")]
 
 use std::time::Duration;
 
+use loom_tests::Race;
 use loom_tests::sync::{Arc, Mutex};
-use loom_tests::{model, thread};
 use tollgate::internal::{QuotaTicks, Slot, Visited};
 use tollgate::{Allow, Decision, Now, Quota};
 
@@ -38,13 +38,11 @@ fn take(slot: &Slot, burst: u64, cost: u64, nanos: u64) -> Option<Allow> {
 /// again, a refund of that fourth is worth nothing, whichever way it raced with the other.
 #[test]
 fn a_take_that_raced_a_refund_is_worth_no_more_than_is_left_of_it() {
-    model(|| {
+    Race::model(|race| {
         let slot = Arc::new(Slot::new(0, 0));
         let three = take(&slot, 4, 3, 100).expect("a full bucket");
-        let other = Arc::clone(&slot);
-        let thread = thread::spawn(move || refund(&other, &quota(4), &three, || at(100)));
-        let fourth = take(&slot, 4, 1, 100).expect("one is left");
-        thread.join().expect("no model panics");
+        let give_back = move |slot: &Arc<Slot>| refund(slot, &quota(4), &three, || at(100));
+        let (fourth, ()) = race.run(&slot, |slot| take(slot, 4, 1, 100).expect("one is left"), give_back);
 
         assert!(take(&slot, 4, 4, 102).is_some(), "full at 101");
         refund(&slot, &quota(4), &fourth, || at(102));
@@ -55,16 +53,13 @@ fn a_take_that_raced_a_refund_is_worth_no_more_than_is_left_of_it() {
 /// The same with two refunds that race each other.
 #[test]
 fn refunds_that_race_each_other_are_worth_no_more_than_is_left_of_them() {
-    model(|| {
+    Race::model(|race| {
         let slot = Arc::new(Slot::new(0, 0));
         let two = take(&slot, 4, 2, 100).expect("a full bucket");
         let one = take(&slot, 4, 1, 100).expect("two are left");
         let last = take(&slot, 4, 1, 100).expect("one is left");
-        let others = [(two, Arc::clone(&slot)), (one, Arc::clone(&slot))];
-        let threads = others.map(|(allow, slot)| thread::spawn(move || refund(&slot, &quota(4), &allow, || at(100))));
-        for thread in threads {
-            thread.join().expect("no model panics");
-        }
+        let [two, one] = [two, one].map(|allow| move |slot: &Arc<Slot>| refund(slot, &quota(4), &allow, || at(100)));
+        race.run(&slot, two, one);
         assert!(take(&slot, 4, 4, 102).is_some(), "full at 101");
         refund(&slot, &quota(4), &last, || at(102));
         assert!(take(&slot, 4, 1, 102).is_none());
@@ -75,37 +70,32 @@ fn refunds_that_race_each_other_are_worth_no_more_than_is_left_of_them() {
 /// clock is a mutex, since unlike a plain atomic of the model a real one never shows an old time.
 #[test]
 fn a_refund_that_was_preempted_reads_the_time_again() {
-    model(|| {
-        let slot = Arc::new(Slot::new(0, 0));
-        let clock = Arc::new(Mutex::new(100));
-        let one = take(&slot, 2, 1, 100).expect("a full bucket");
-        let thread = {
-            let (slot, clock) = (Arc::clone(&slot), Arc::clone(&clock));
-            thread::spawn(move || refund(&slot, &quota(2), &one, || at(*clock.lock().expect("no model panics"))))
+    Race::model(|race| {
+        let slot = Arc::new((Slot::new(0, 0), Mutex::new(100)));
+        let one = take(&slot.0, 2, 1, 100).expect("a full bucket");
+        let give_back = move |slot: &Arc<(Slot, Mutex<u64>)>| {
+            refund(&slot.0, &quota(2), &one, || at(*slot.1.lock().expect("no model panics")));
         };
-        *clock.lock().expect("no model panics") = 103;
-        assert!(take(&slot, 2, 2, 103).is_some(), "full at 101");
-        thread.join().expect("no model panics");
-        assert!(take(&slot, 2, 1, 103).is_none());
+        let take_all = |slot: &Arc<(Slot, Mutex<u64>)>| {
+            *slot.1.lock().expect("no model panics") = 103;
+            assert!(take(&slot.0, 2, 2, 103).is_some(), "full at 101");
+        };
+        race.run(&slot, give_back, take_all);
+        assert!(take(&slot.0, 2, 1, 103).is_none());
     });
 }
 
 /// At one instant nothing comes back by itself: takers that give back leave the burst as it was, to the unit.
 #[test]
 fn what_is_taken_and_given_back_at_one_instant_is_all_there() {
-    model(|| {
+    Race::model(|race| {
         let slot = Arc::new(Slot::new(0, 0));
-        let threads = [(); 2].map(|()| {
-            let slot = Arc::clone(&slot);
-            thread::spawn(move || {
-                if let Some(allow) = take(&slot, 2, 1, 100) {
-                    refund(&slot, &quota(2), &allow, || at(100));
-                }
-            })
-        });
-        for thread in threads {
-            thread.join().expect("no model panics");
-        }
+        let take_and_give_back = |slot: &Arc<Slot>| {
+            if let Some(allow) = take(slot, 2, 1, 100) {
+                refund(slot, &quota(2), &allow, || at(100));
+            }
+        };
+        race.run(&slot, take_and_give_back, take_and_give_back);
         assert!(take(&slot, 2, 2, 100).is_some());
         assert!(take(&slot, 2, 1, 100).is_none());
     });

@@ -3,8 +3,8 @@
 //! All is at one instant, so that nothing comes back by time and what is left can be told to the unit.
 #![allow(clippy::expect_used, reason = "a helper that meets the unexpected stops the model")]
 
+use loom_tests::Race;
 use loom_tests::keyed::{A, Keyed, allow, at, builder, count, left, slow};
-use loom_tests::{model, model_within, thread};
 use tollgate::Unit;
 
 /// A plan of two quotas, with a key that is known: newcomers take turns, and would not race.
@@ -23,14 +23,13 @@ fn take(limiter: &Keyed, requests: u64, tokens: u64) -> u64 {
 /// first.
 #[test]
 fn who_fails_on_the_second_quota_leaves_the_first_as_it_was() {
-    model(|| {
+    Race::model(|race| {
         let plan = [slow(4).named("a"), slow(2).named("b")];
         let limiter = builder(10).plan("p", plan).build().expect("a plan that makes sense");
         assert!(limiter.check_at(&A, at(100)).is_allowed());
-        let other = limiter.clone();
-        let thread = thread::spawn(move || count(&other.check_at(&A, at(100))));
-        let admitted = count(&limiter.check_at(&A, at(100))) + thread.join().expect("no model panics");
-        assert_eq!(admitted, 1);
+        let one = |limiter: &Keyed| count(&limiter.check_at(&A, at(100)));
+        let (a, b) = race.run(&limiter, one, one);
+        assert_eq!(a + b, 1);
         assert_eq!(left(&limiter, A, at(100)), [2, 0]);
     });
 }
@@ -38,14 +37,11 @@ fn who_fails_on_the_second_quota_leaves_the_first_as_it_was() {
 /// The same with costs that differ by thread and by kind of unit: what is rolled back is the cost of who failed.
 #[test]
 fn what_is_rolled_back_is_what_was_taken_of_each_kind() {
-    model(|| {
+    Race::model(|race| {
         let limiter = limiter(6, 4);
-        let other = limiter.clone();
-        let thread = thread::spawn(move || take(&other, 3, 2));
-        let one = take(&limiter, 2, 3);
-        let three = thread.join().expect("no model panics");
-        assert_eq!(one + three, 1);
-        assert_eq!(left(&limiter, A, at(100)), [5 - 2 * one - 3 * three, 4 - 3 * one - 2 * three]);
+        let (a, b) = race.run(&limiter, |limiter| take(limiter, 2, 3), |limiter| take(limiter, 3, 2));
+        assert_eq!(a + b, 1);
+        assert_eq!(left(&limiter, A, at(100)), [5 - 2 * a - 3 * b, 4 - 3 * a - 2 * b]);
     });
 }
 
@@ -53,31 +49,26 @@ fn what_is_rolled_back_is_what_was_taken_of_each_kind() {
 /// extra, and whoever denied it was admitted.
 #[test]
 fn a_take_amid_a_roll_back_is_neither_extra_nor_in_vain() {
-    // Without a bound it takes ten minutes.
-    model_within(5, || {
+    // Unbounded, three threads take ten minutes.
+    Race::model_within(5, |race| {
         let limiter = limiter(3, 1);
-        let others = [1, 1].map(|tokens| {
-            let limiter = limiter.clone();
-            thread::spawn(move || take(&limiter, 1, tokens))
-        });
-        let plain = take(&limiter, 1, 0);
-        let both: u64 = others.into_iter().map(|thread| thread.join().expect("no model panics")).sum();
-        assert!(both <= 1, "there is one token");
-        assert!(plain + both >= 1);
-        assert_eq!(left(&limiter, A, at(100)), [2 - plain - both, 1 - both]);
+        let both = |limiter: &Keyed| take(limiter, 1, 1);
+        let (plain, (a, b)) =
+            race.run(&limiter, |limiter| take(limiter, 1, 0), move |limiter| race.run(limiter, both, both));
+        assert!(a + b <= 1, "there is one token");
+        assert!(plain + a + b >= 1);
+        assert_eq!(left(&limiter, A, at(100)), [2 - plain - a - b, 1 - a - b]);
     });
 }
 
 /// Who lacks a unit of the second quota takes none of the first, not even for a moment: it never denies another.
 #[test]
 fn a_denial_that_is_certain_disturbs_nobody() {
-    model(|| {
+    Race::model(|race| {
         let limiter = limiter(2, 1);
         assert_eq!(take(&limiter, 0, 1), 1);
-        let other = limiter.clone();
-        let thread = thread::spawn(move || take(&other, 1, 1));
-        assert_eq!(take(&limiter, 1, 0), 1);
-        assert_eq!(thread.join().expect("no model panics"), 0);
+        let answers = race.run(&limiter, |limiter| take(limiter, 1, 0), |limiter| take(limiter, 1, 1));
+        assert_eq!(answers, (1, 0));
         assert_eq!(left(&limiter, A, at(100)), [0, 0]);
     });
 }
@@ -86,14 +77,12 @@ fn a_denial_that_is_certain_disturbs_nobody() {
 /// each quota.
 #[test]
 fn a_refund_of_several_that_races_a_take_neither_lifts_nor_loses() {
-    model(|| {
+    Race::model(|race| {
         let limiter = limiter(4, 4);
         let costs = [(Unit::REQUESTS, 2), (Unit::TOKENS, 3)];
         let first = allow(limiter.check_costs_at(&A, &costs, at(100)));
-        let other = limiter.clone();
-        let thread = thread::spawn(move || other.refund_at(&A, first, at(100)));
-        let second = take(&limiter, 1, 2);
-        thread.join().expect("no model panics");
+        let give_back = |limiter: &Keyed| limiter.refund_at(&A, first, at(100));
+        let ((), second) = race.run(&limiter, give_back, |limiter| take(limiter, 1, 2));
         assert_eq!(left(&limiter, A, at(100)), [3 - second, 4 - 2 * second]);
     });
 }

@@ -209,7 +209,7 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone> Sharded<K, S> {
         plans.carry_overflow();
         let mut until = vec![None; self.sides.len()];
         let mut left = until.len();
-        while left > 0 {
+        for round in 1_u32.. {
             for (index, until) in until.iter_mut().enumerate() {
                 if *until == Some(0) {
                     continue;
@@ -228,8 +228,14 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone> Sharded<K, S> {
                     left -= 1;
                 }
             }
-            // Who had to be woken up for a shard all the same has it before this goes on.
-            crate::sync::yield_now();
+            if left == 0 {
+                return;
+            }
+            // Who had to be woken up for a shard all the same has it before this goes on. On a busy machine that takes
+            // some milliseconds.
+            if round.is_multiple_of(4) {
+                crate::sync::yield_now();
+            }
         }
     }
 
