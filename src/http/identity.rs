@@ -30,7 +30,7 @@ use http::{Request, StatusCode};
 /// # Ok::<(), tollgate::BuildError>(())
 /// ```
 pub trait KeyExtractor<B> {
-    /// The key as it is looked up: `str` for a limiter of `String` keys.
+    /// The key as it is looked up, or something that a limiter of another key type can borrow from: `String` for `str`.
     type Key: ToOwned + Hash + Eq + ?Sized;
 
     /// The key of `request`, borrowed from it where possible: a known key is then looked up without an allocation.
