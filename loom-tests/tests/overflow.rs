@@ -69,6 +69,22 @@ fn what_is_used_up_of_the_overflow_stays_so() {
     }
 }
 
+/// The plan goes meanwhile: what its overflow admits is used under the default plan, be it the first that it admits or
+/// not.
+#[test]
+fn what_overflow_admits_while_its_plan_goes_is_used_after_it() {
+    for used in [0, 1] {
+        Race::model(move |race| {
+            let (limiter, x) = limiter_with_x(slow(3));
+            assert_eq!(take(&limiter, A), 1);
+            assert_eq!((0..used).map(|_| take_on(&x)).sum::<u64>(), used);
+            let ((), taken) = race.run(&limiter, |limiter| reload(limiter, slow(3)), move |_| take_on(&x));
+            assert_eq!(taken, 1);
+            assert_eq!((0..4).map(|_| take(&limiter, B)).sum::<u64>(), 2 - used);
+        });
+    }
+}
+
 /// What was used up is the overflow of a plan that goes: from then on that of the default plan has its use.
 #[test]
 fn the_overflow_of_a_plan_that_goes_takes_its_use_along() {

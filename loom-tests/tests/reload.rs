@@ -12,6 +12,8 @@ use tollgate::{Plan, PlanLimiter, Policy, Quota, Unit};
 /// The bound of models of three threads that all lock the shard: without one they take the better part of an hour.
 const FEW: usize = 4;
 
+const ONE: [(Unit, u64); 1] = [(Unit::REQUESTS, 1)];
+
 /// A limiter of one plan.
 fn limiter(plan: impl Into<Plan>) -> Keyed {
     builder(10).plan("default", plan).build().expect("a plan that makes sense")
@@ -39,7 +41,7 @@ fn take(limiter: &Keyed, key: u64) -> u64 {
 }
 
 fn take_on(x: &PlanLimiter<u64, Identity>) -> u64 {
-    count(&x.check_costs_at(&A, &[(Unit::REQUESTS, 1)], at(100)))
+    count(&x.check_costs_at(&A, &ONE, at(100)))
 }
 
 /// Takes what is left, one by one.
@@ -66,22 +68,26 @@ fn what_is_taken_during_a_reload_is_used_after_it() {
 }
 
 /// The rate changes and the burst does not: units are carried over and not time, so that one that is left is taken
-/// once, and none where all are used up.
+/// once, and none where all are used up. Of costs by kind of unit, which find the state another way, the same is true.
 #[test]
 fn units_and_not_time_are_carried_over_to_another_rate() {
+    let by_kind: fn(&Keyed) -> u64 = |limiter| count(&limiter.check_costs_at(&A, &ONE, at(100)));
+    let plain: fn(&Keyed) -> u64 = |limiter| take(limiter, A);
     for (old, new) in [(Quota::per_day(1), Quota::per_hour(1)), (Quota::per_hour(1), Quota::per_day(1))] {
-        for used in [1, 2] {
-            Race::model(move |race| {
-                let limiter = limiter(old.burst(2));
-                assert_eq!((0..used).map(|_| take(&limiter, A)).sum::<u64>(), used);
-                let ((), taken) = race.run(
-                    &limiter,
-                    move |limiter| reload(limiter, new.burst(2)),
-                    |limiter| [take(limiter, A), take(limiter, A)],
-                );
-                assert_eq!(taken, [2 - used, 0]);
-                assert_eq!(drain(&limiter, A), 0);
-            });
+        for take in [plain, by_kind] {
+            for used in [1, 2] {
+                Race::model(move |race| {
+                    let limiter = limiter(old.burst(2));
+                    assert_eq!((0..used).map(|_| take(&limiter)).sum::<u64>(), used);
+                    let ((), taken) = race.run(
+                        &limiter,
+                        move |limiter| reload(limiter, new.burst(2)),
+                        move |limiter| [take(limiter), take(limiter)],
+                    );
+                    assert_eq!(taken, [2 - used, 0]);
+                    assert_eq!(drain(&limiter, A), 0);
+                });
+            }
         }
     }
 }
