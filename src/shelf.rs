@@ -8,7 +8,8 @@ use thread_local::ThreadLocal;
 
 /// One value with its version, which each thread keeps a reference to.
 pub(crate) struct Shelf<T: Send + Sync> {
-    newest: ArcSwapOption<(u64, T)>,
+    /// By the parity of the version: one that is put here and not in force yet leaves the one in force where it is.
+    newest: [ArcSwapOption<(u64, T)>; 2],
     at_hand: ThreadLocal<AtHand<T>>,
 }
 
@@ -17,7 +18,7 @@ type AtHand<T> = Cell<Option<Arc<(u64, T)>>>;
 
 impl<T: Send + Sync> Shelf<T> {
     pub(crate) fn new() -> Self {
-        Self { newest: ArcSwapOption::const_empty(), at_hand: ThreadLocal::new() }
+        Self { newest: [const { ArcSwapOption::const_empty() }; 2], at_hand: ThreadLocal::new() }
     }
 
     /// The value, if there is one: the one of `version`, or a later one.
@@ -26,13 +27,17 @@ impl<T: Send + Sync> Shelf<T> {
     pub(crate) fn get(&self, version: u64) -> Option<Held<'_, T>> {
         let cell = self.at_hand.get_or_default();
         let at_hand = cell.take().filter(|value| value.0 == version);
-        let value = at_hand.or_else(|| self.newest.load_full())?;
+        let value = at_hand.or_else(|| self.newest[parity(version)].load_full())?;
         Some(Held { cell, value: Some(value) })
     }
 
     pub(crate) fn put(&self, value: Arc<(u64, T)>) {
-        self.newest.store(Some(value));
+        self.newest[parity(value.0)].store(Some(value));
     }
+}
+
+const fn parity(version: u64) -> usize {
+    (version % 2) as usize
 }
 
 /// The value, in the hands of one thread.

@@ -117,25 +117,23 @@ mod stand_in {
         pub(crate) fn shrink_to(&mut self, _: usize, _: impl Fn(&T) -> u64) {}
     }
 
-    /// The newest value behind a lock, since the model checker knows neither `arc-swap` nor values that belong to a thread.
-    pub(crate) struct Shelf<T>(RwLock<Option<Arc<(u64, T)>>>);
+    /// The newest values behind locks, since the model checker knows neither `arc-swap` nor values that belong to a thread.
+    pub(crate) struct Shelf<T>([RwLock<Option<Arc<(u64, T)>>>; 2]);
 
     impl<T> Shelf<T> {
         pub(crate) fn new() -> Self {
-            Self(RwLock::new(None))
+            Self([RwLock::new(None), RwLock::new(None)])
         }
 
         pub(crate) fn get(&self, version: u64) -> Option<Held<'_, T>> {
-            let newest = self.0.read().unwrap_or_else(std::sync::PoisonError::into_inner).clone()?;
-            if newest.0 != version {
-                // It is not in force yet, and who asked starts over until it is, so lets whoever puts it in force run.
-                loom::thread::yield_now();
-            }
-            Some(Held(newest, PhantomData))
+            let slot = &self.0[(version % 2) as usize];
+            let value = slot.read().unwrap_or_else(std::sync::PoisonError::into_inner).clone()?;
+            Some(Held(value, PhantomData))
         }
 
         pub(crate) fn put(&self, value: Arc<(u64, T)>) {
-            *self.0.write().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(value);
+            let slot = &self.0[(value.0 % 2) as usize];
+            *slot.write().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(value);
         }
     }
 

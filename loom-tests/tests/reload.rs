@@ -9,7 +9,8 @@ use loom_tests::Race;
 use loom_tests::keyed::{A, B, Identity, Keyed, allow, at, builder, count, fast, left, slow};
 use tollgate::{Plan, PlanLimiter, Policy, Quota, Unit};
 
-/// The bound of models of three threads that all lock the shard: without one they take the better part of an hour.
+/// The bound of models of three threads or three reloads: without one, the fastest takes a minute and others more than
+/// eight.
 const FEW: usize = 4;
 
 const ONE: [(Unit, u64); 1] = [(Unit::REQUESTS, 1)];
