@@ -23,7 +23,7 @@ impl<T: Send + Sync> Current<T> {
         Self { version: AtomicU64::new(0), first, later: Shelf::new() }
     }
 
-    /// The value: the one of [`version`](Self::version), or a later one.
+    /// The value of [`version`](Self::version), or a later one if that has changed meanwhile.
     #[inline]
     pub(crate) fn get(&self) -> InForce<'_, T> {
         let version = self.version();

@@ -20,7 +20,7 @@
 //! - A token bucket admits a burst and then the rate, so that up to `burst + rate` units can fall into one second. If
 //!   no window may hold more than *n*, the burst and the rate together must be *n*.
 //! - There is room for a number of keys, ten million by default. When it is used up by keys that are not idle,
-//!   newcomers share one bucket.
+//!   newcomers share the buckets of their plan.
 //!
 //! # Plans
 //!
@@ -52,6 +52,7 @@
 //! | file | its one job |
 //! |---|---|
 //! | `limiter.rs`, `direct.rs` | the front doors, keyed and of one bucket: read the clock once, visit the state, return a decision |
+//! | `limiter/` | what else the keyed one does: `look.rs` shows and takes nothing, `enter.rs` has requests in flight, `reload.rs` other limits |
 //! | `plan_limiter.rs` | a limiter on a plan that the caller names |
 //! | `builder.rs` | options into a limiter, or a [`BuildError`] |
 //! | `policy.rs`, `plans.rs` | plans and who is on which, as they are described, and as decisions use them |

@@ -1,8 +1,12 @@
 //! The front door: finds the plan, visits the key, reads the clock once, returns a decision.
 
+mod enter;
+mod look;
+mod reload;
+
 use std::fmt;
 use std::hash::BuildHasher;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use crate::builder::Builder;
 use crate::clock::Clock;
@@ -10,19 +14,17 @@ use crate::current::Current;
 use crate::decision::{Allow, Decision, Deny, Others, Seen};
 use crate::error::{BuildError, UnknownPlan};
 use crate::hasher::RandomState;
-use crate::in_flight::InFlight;
 use crate::key::Key;
 use crate::plan_limiter::PlanLimiter;
-use crate::plans::{MAX_QUOTAS, Move, PlanTicks, is_overflow};
-use crate::policy::{Compiled, PlanId, Policy};
-use crate::quota::{Quota, QuotaTicks};
+use crate::plans::{MAX_QUOTAS, PlanTicks, is_overflow};
+use crate::policy::{Compiled, PlanId};
+use crate::quota::Quota;
 use crate::several::{self, AllTaken, Ask, Verdict};
-use crate::standing::{Standing, standings};
 use crate::stats::{PlanStats, Stats, count};
 use crate::store::{KeyState, Newcomer, Sharded, Taken, Visited};
-use crate::sync::Mutex;
 use crate::ticks::Now;
 use crate::unit::Unit;
+use reload::Reloads;
 
 /// A limiter with buckets for every key.
 ///
@@ -36,7 +38,7 @@ use crate::unit::Unit;
 /// # Plans
 ///
 /// A key is on a [`Plan`](crate::Plan) of one or several quotas, all of which have to allow a request, see
-/// [`Policy`]. It has buckets of its own on each plan that it is seen on. The answer of several quotas has the numbers of
+/// [`Policy`](crate::Policy). It has buckets of its own on each plan that it is seen on. The answer of several quotas has the numbers of
 /// the one that denies for longest, or allows the fewest requests more; [`standings`](Self::standings) lists all.
 ///
 /// # Keys come and go
@@ -49,7 +51,7 @@ use crate::unit::Unit;
 /// until there is room, and [`stats`](Limiter::stats) counts them; who is known already is decided as before. Whoever
 /// invents keys can't use up memory, but can use up those buckets, so that real newcomers are denied meanwhile.
 ///
-/// Before its first key a limiter takes 200 bytes for each shard.
+/// Before its first key a limiter takes some 250 bytes for each shard.
 ///
 /// ```
 /// use tollgate::{Decision, Limiter, Quota};
@@ -72,13 +74,6 @@ struct Inner<K: Key + ?Sized, S> {
     reloads: Reloads,
 }
 
-/// Reloads take turns, and of those that wait only the newest counts.
-#[derive(Debug)]
-struct Reloads {
-    called: Mutex<u64>,
-    done: Mutex<u64>,
-}
-
 impl Limiter {
     /// A limiter of one quota and `str` keys on the precise clock. [`builder`](Limiter::builder) has the options.
     ///
@@ -97,8 +92,7 @@ impl Limiter {
 
 impl<K: Key + ?Sized, S: BuildHasher + Clone> Limiter<K, S> {
     pub(crate) fn from_parts(policy: Compiled<K>, clock: Clock, store: Sharded<K, S>) -> Self {
-        let reloads = Reloads { called: Mutex::new(0), done: Mutex::new(0) };
-        Self { inner: Arc::new(Inner { current: Current::new(policy), store, clock, reloads }) }
+        Self { inner: Arc::new(Inner { current: Current::new(policy), store, clock, reloads: Reloads::new() }) }
     }
 
     /// Takes one request of `key` now.
@@ -173,9 +167,10 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone> Limiter<K, S> {
             return None;
         }
         let version = policy.plans.version;
-        store.visit(key, plan.index, |state, hash| match state {
+        store.visit(key, plan.index, |state, id| match state {
+            // Under the lock the state is of the current version or the one before; it knows the low bits of its own only.
             KeyState::One { slot, .. } if state.is_of(version) && current.is(version) => {
-                Some(Visited::new(slot, plan.index, hash).take_seen(quota, cost, clock))
+                Some(Visited::new(slot, plan.index, id).take_seen(quota, cost, clock))
             }
             _ => None,
         })?
@@ -210,175 +205,6 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone> Limiter<K, S> {
                 count(if verdict.denied.is_some() { &counts.shadow_denied } else { &counts.shadow_allowed });
             }
             return decision(plan, verdict, taken);
-        }
-    }
-
-    /// What [`check`](Self::check) would answer now. Nothing is taken, no key is made, and the `remaining` of an allow
-    /// is what is left without it.
-    pub fn peek(&self, key: &K) -> Decision {
-        self.peek_cost_at(key, 1, self.now())
-    }
-
-    /// What [`check_cost`](Self::check_cost) would answer now. Nothing is taken, and no key is made.
-    pub fn peek_cost(&self, key: &K, cost: u64) -> Decision {
-        self.peek_cost_at(key, cost, self.now())
-    }
-
-    /// What [`check_costs`](Self::check_costs) would answer now. Nothing is taken, and no key is made.
-    pub fn peek_costs(&self, key: &K, costs: &[(Unit, u64)]) -> Decision {
-        self.peek_costs_at(key, costs, self.now())
-    }
-
-    /// What [`check_at`](Self::check_at) would answer. Nothing is taken, and no key is made.
-    pub fn peek_at(&self, key: &K, now: Now) -> Decision {
-        self.peek_cost_at(key, 1, now)
-    }
-
-    /// What [`check_cost_at`](Self::check_cost_at) would answer. Nothing is taken, and no key is made.
-    pub fn peek_cost_at(&self, key: &K, cost: u64, now: Now) -> Decision {
-        self.peek_costs_at(key, &[(Unit::REQUESTS, cost)], now)
-    }
-
-    /// What [`check_costs_at`](Self::check_costs_at) would answer. Nothing is taken, and no key is made.
-    pub fn peek_costs_at(&self, key: &K, costs: &[(Unit, u64)], now: Now) -> Decision {
-        self.look_at(key, None, Ask { costs, enter: false }, now)
-    }
-
-    pub(crate) fn look_at(&self, key: &K, given: Option<PlanId>, ask: Ask<'_>, now: Now) -> Decision {
-        loop {
-            let policy = self.inner.current.get();
-            if let Some(decision) = self.look(key, &policy, policy.plan_of(key, given), ask, now) {
-                return decision;
-            }
-        }
-    }
-
-    /// What a take would be answered; `None` if the policy has changed.
-    fn look(&self, key: &K, policy: &Compiled<K>, plan: &PlanTicks, ask: Ask<'_>, now: Now) -> Option<Decision> {
-        let Inner { current, store, .. } = &*self.inner;
-        if plan.is_unlimited() {
-            return Some(Decision::Allow(Allow::alone(Seen::unlimited(plan.index))));
-        }
-        let look = |state: &KeyState, id: u64| look(state, plan, ask, id, now);
-        let is_current = || current.is(policy.plans.version);
-        let known = store.visit(key, plan.index, |state, hash| {
-            (state.is_of(policy.plans.version) && is_current()).then(|| look(state, hash))
-        });
-        match known.flatten() {
-            Some(decision) => Some(decision),
-            None => store.settle(
-                key,
-                &policy.plans,
-                plan,
-                Newcomer::Show,
-                is_current,
-                || now,
-                |state, id, _| look(state, id),
-            ),
-        }
-    }
-
-    /// Takes one request of `key` now, and counts it as in flight until the answer is dropped.
-    ///
-    /// On a plan with a limit of [requests in flight](crate::Plan::in_flight), this is the call to use: a plain check
-    /// neither asks that limit nor counts for it. While any is in flight, its key is kept.
-    ///
-    /// ```
-    /// use tollgate::{Limiter, Plan, Quota, Reason};
-    ///
-    /// let limiter = Limiter::builder().plan("default", Plan::new([Quota::per_minute(100)]).in_flight(1)).build()?;
-    /// let first = limiter.enter("alice").expect("nobody else is there");
-    /// let second = limiter.enter("alice").expect_err("one is");
-    /// assert_eq!(second.reason(), Reason::InFlight);
-    /// drop(first);
-    /// assert!(limiter.enter("alice").is_ok());
-    /// # Ok::<(), tollgate::BuildError>(())
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// The denial. Nothing was taken then.
-    pub fn enter(&self, key: &K) -> Result<InFlight, Deny>
-    where
-        S: Send + Sync + 'static,
-    {
-        self.enter_costs(key, &[(Unit::REQUESTS, 1)])
-    }
-
-    /// Takes `costs` of `key` now as [`check_costs`](Self::check_costs) does, and counts the request as in flight until the
-    /// answer is dropped.
-    ///
-    /// # Errors
-    ///
-    /// The denial. Nothing was taken then.
-    pub fn enter_costs(&self, key: &K, costs: &[(Unit, u64)]) -> Result<InFlight, Deny>
-    where
-        S: Send + Sync + 'static,
-    {
-        self.go_in(key, None, costs, || self.now())
-    }
-
-    /// [`enter_costs`](Self::enter_costs) at the instant `now`.
-    ///
-    /// # Errors
-    ///
-    /// The denial. Nothing was taken then.
-    pub fn enter_costs_at(&self, key: &K, costs: &[(Unit, u64)], now: Now) -> Result<InFlight, Deny>
-    where
-        S: Send + Sync + 'static,
-    {
-        self.go_in(key, None, costs, || now)
-    }
-
-    pub(crate) fn go_in(
-        &self,
-        key: &K,
-        given: Option<PlanId>,
-        costs: &[(Unit, u64)],
-        clock: impl Fn() -> Now,
-    ) -> Result<InFlight, Deny>
-    where
-        S: Send + Sync + 'static,
-    {
-        match self.ask(key, given, Ask { costs, enter: true }, clock) {
-            Decision::Deny(deny) => Err(deny),
-            // What is not limited, or let in by shadow mode, is not counted.
-            Decision::Allow(allow) if allow.instead_of.is_some() || allow.seen.quota == QuotaTicks::UNLIMITED => {
-                Ok(InFlight::new(allow, None))
-            }
-            Decision::Allow(allow) => {
-                let (limiter, key, plan, id) = (self.clone(), key.to_owned(), allow.seen.plan, allow.seen.id);
-                let leave = move || limiter.leave(std::borrow::Borrow::borrow(&key), plan, id);
-                Ok(InFlight::new(allow, Some(Box::new(leave))))
-            }
-        }
-    }
-
-    /// Whether any plan limits how many requests are in flight.
-    #[cfg(feature = "http")]
-    pub(crate) fn limits_in_flight(&self) -> bool {
-        self.inner.current.get().plans.iter().any(|plan| plan.in_flight.is_some())
-    }
-
-    fn leave(&self, key: &K, plan: u16, id: u64) {
-        let Inner { current, store, .. } = &*self.inner;
-        loop {
-            let policy = current.get();
-            let is_current = || current.is(policy.plans.version);
-            let done = if is_overflow(id) {
-                policy.plans.with_overflow(policy.plans.get(plan), is_current, KeyState::leave).is_some()
-            } else {
-                // Where it was counted; where its plan went, if that was removed; or where its key was moved. A state that is
-                // carried over meanwhile may be passed by once, and twice only if there is a further policy.
-                let all = || (0..policy.plans.plans.len()).chain(0..policy.plans.plans.len());
-                store.leave(key, plan)
-                    || store.leave(key, policy.plans.get(plan).index)
-                    || all().any(|index| store.leave(key, index as u16))
-                    || is_current()
-            };
-            if done {
-                return;
-            }
         }
     }
 
@@ -438,9 +264,8 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone> Limiter<K, S> {
                     None => continue,
                 }
             }
-            let refunded = store.visit(key, plan.index, |state, hash| {
-                (state.is_of(version) && is_current()).then(|| refund(state, hash))
-            });
+            let refunded = store
+                .visit(key, plan.index, |state, id| (state.is_of(version) && is_current()).then(|| refund(state, id)));
             if refunded != Some(None) {
                 return;
             }
@@ -461,104 +286,12 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone> Limiter<K, S> {
         }
     }
 
-    /// Moves what `key` has used on the plan `from` to the plan `to`, as after an upgrade, now: true if there was
-    /// anything.
-    ///
-    /// Quotas of the two plans are matched by [name](Quota::name), and a lone one with a lone one. Of each, the units used
-    /// at this instant stay used, up to the new burst, in addition to what was used there already: 90 of 100 used leaves
-    /// 910 of 1,000. A quota that has no match starts full. Requests in flight stay so.
-    ///
-    /// It moves use, not the key: which plan a key is on is for the caller or the [`Policy`] to say. Say so first, since a
-    /// check on the old plan after this is counted there.
-    ///
-    /// # Errors
-    ///
-    /// [`UnknownPlan`] if there is no plan of the one name or the other.
-    pub fn move_plan(&self, key: &K, from: &str, to: &str) -> Result<bool, UnknownPlan> {
-        self.move_plan_at(key, from, to, self.now())
-    }
-
-    /// [`move_plan`](Self::move_plan) at the instant `now`.
-    ///
-    /// # Errors
-    ///
-    /// [`UnknownPlan`] if there is no plan of the one name or the other.
-    pub fn move_plan_at(&self, key: &K, from: &str, to: &str, now: Now) -> Result<bool, UnknownPlan> {
-        let Inner { current, store, .. } = &*self.inner;
-        loop {
-            let policy = current.get();
-            let known =
-                |name: &str| policy.named(name).map(|id| policy.plans.get(id.0)).ok_or_else(|| UnknownPlan::new(name));
-            let by = Move::new(known(from)?, known(to)?);
-            if let Some(moved) = store.move_use(key, &policy.plans, &by, now, || current.is(policy.plans.version)) {
-                return Ok(moved);
-            }
-        }
-    }
-
-    /// Puts `policy` in force while requests run, now.
-    ///
-    /// What was used stays used: nobody is given a fresh burst, and nobody waits longer than under the new quota alone.
-    ///
-    /// - Plans are matched by name. Within a plan, quotas are matched by [name](Quota::name), by default their unit and
-    ///   period, and a lone one with a lone one. Of each, the units used at this instant stay used, up to the new burst:
-    ///   199 of 2,000 used leaves 1 of 200. A quota that has no match starts full.
-    /// - What a smaller burst has no room for is forgotten: 1,500 of 2,000 used are 200 of 200, and 200 of 2,000 when the
-    ///   old policy comes back.
-    /// - The keys of a plan that is gone move to the default plan with their use, and so do handles of it.
-    /// - What was taken before can be given back after, where the plan has the same quotas.
-    /// - Each decision is taken by one policy. A request that runs meanwhile may still be decided by the old one; none is
-    ///   once this has returned.
-    ///
-    /// It returns when all keys have been carried over. That takes some 0.3 µs each on the caller's thread where it has a
-    /// core to itself, and on a busy machine longer, since it gives way: a shard is locked for a few keys at a time, as it
-    /// is for a newcomer, and who waits comes first. A second reload waits for the first, and of several that wait only
-    /// the one that was called last takes place.
-    ///
-    /// Where checks are given their instants, so must this be: [`reload_at`](Self::reload_at).
-    ///
-    /// # Errors
-    ///
-    /// [`BuildError`] if the policy makes no sense. The old one is then in force as before.
-    pub fn reload(&self, policy: Policy<K>) -> Result<(), BuildError> {
-        self.swap(policy, || self.now())
-    }
-
-    /// [`reload`](Self::reload) at the instant `now`.
-    ///
-    /// # Errors
-    ///
-    /// [`BuildError`] if the policy makes no sense. The old one is then in force as before.
-    pub fn reload_at(&self, policy: Policy<K>, now: Now) -> Result<(), BuildError> {
-        self.swap(policy, || now)
-    }
-
-    fn swap(&self, policy: Policy<K>, clock: impl FnOnce() -> Now) -> Result<(), BuildError> {
-        let Inner { current, store, reloads, .. } = &*self.inner;
-        let call = {
-            let mut called = reloads.called.lock().unwrap_or_else(PoisonError::into_inner);
-            *called += 1;
-            *called
-        };
-        let mut done = reloads.done.lock().unwrap_or_else(PoisonError::into_inner);
-        let at = clock();
-        let compiled = Compiled::new(policy, Some(&*current.get()), at)?;
-        if call < *done {
-            // A newer one came first, and stays.
-            return Ok(());
-        }
-        *done = call;
-        current.replace(compiled.plans.version, compiled);
-        store.carry_all(&current.get().plans);
-        Ok(())
-    }
-
     /// The plan called `name`, for checks of keys of which the caller knows the plan. It is best looked up once.
     ///
     /// # Errors
     ///
     /// [`UnknownPlan`] if there is none, unless the policy says that
-    /// [the default](Policy::unknown_plan_is_default) stands for it.
+    /// [the default](crate::Policy::unknown_plan_is_default) stands for it.
     pub fn plan(&self, name: &str) -> Result<PlanLimiter<K, S>, UnknownPlan> {
         let id = self.inner.current.get().named(name).ok_or_else(|| UnknownPlan::new(name))?;
         Ok(PlanLimiter::new(self.clone(), id))
@@ -567,38 +300,6 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone> Limiter<K, S> {
     /// The plan of that id, or where its keys went if it is gone.
     pub fn plan_by_id(&self, id: PlanId) -> PlanLimiter<K, S> {
         PlanLimiter::new(self.clone(), id)
-    }
-
-    /// What the plan with that id is called, or the one that its keys went to if it is gone.
-    pub fn plan_name(&self, id: PlanId) -> Arc<str> {
-        Arc::clone(&self.inner.current.get().plans.get(id.0).name)
-    }
-
-    /// Each quota of the plan of `decision` with its numbers as the decision saw them, in the order of the plan, and last
-    /// the places in flight: for headers and logs. It is empty where nothing is limited. If the quotas of the plan have changed since, only the one
-    /// is known that the decision tells itself.
-    pub fn standings(&self, decision: &Decision) -> Vec<Standing> {
-        standings(self.inner.current.get().plans.get(decision.seen().plan), decision)
-    }
-
-    /// Each quota of the plan of `key` with its numbers now. Nothing is taken, and no key is made.
-    ///
-    /// ```
-    /// use tollgate::{Limiter, Quota};
-    ///
-    /// let limiter = Limiter::builder().plan("pro", [Quota::per_second(20), Quota::per_day(1_000)]).build()?;
-    /// assert!(limiter.check("alice").is_allowed());
-    /// let left: Vec<String> = limiter.peek_all("alice").iter().map(ToString::to_string).collect();
-    /// assert_eq!(left, ["requests/s: 19 of 20 left", "requests/day: 999 of 1000 left"]);
-    /// # Ok::<(), tollgate::BuildError>(())
-    /// ```
-    pub fn peek_all(&self, key: &K) -> Vec<Standing> {
-        self.peek_all_at(key, self.now())
-    }
-
-    /// Each quota of the plan of `key` with its numbers at the instant `now`. Nothing is taken, and no key is made.
-    pub fn peek_all_at(&self, key: &K, now: Now) -> Vec<Standing> {
-        self.standings(&self.look_at(key, None, Ask { costs: &[(Unit::REQUESTS, 1)], enter: false }, now))
     }
 
     /// The number of keys that are known, once for each plan that they have been seen on, idle ones that are not dropped
@@ -623,49 +324,11 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone> Limiter<K, S> {
         self.len() == 0
     }
 
-    /// Every known key with what a [`peek`](Self::peek) on its plan says of it, in no order, for inspection. A key comes
-    /// once for each [plan](Decision::plan) that it is known on.
-    ///
-    /// The keys are copied before the first is returned, while one shard after another is locked for reading: for a
-    /// support page, not for every request. What changes meanwhile may or may not show.
-    ///
-    /// ```
-    /// # use tollgate::{Limiter, Quota};
-    /// # let limiter = Limiter::new(Quota::per_hour(1))?;
-    /// # assert!(limiter.check("alice").is_allowed());
-    /// let denied = limiter.entries().filter(|(_, decision)| decision.is_denied());
-    /// assert_eq!(denied.map(|(key, _)| key).collect::<Vec<_>>(), ["alice"]);
-    /// # Ok::<(), tollgate::BuildError>(())
-    /// ```
-    #[cfg(not(loom))]
-    pub fn entries(&self) -> impl Iterator<Item = (K::Owned, Decision)> + use<K, S>
-    where
-        K::Owned: Clone,
-    {
-        let Inner { store, current, .. } = &*self.inner;
-        let now = self.now();
-        let ask = Ask { costs: &[(Unit::REQUESTS, 1)], enter: false };
-        let policy = current.get();
-        let seen = store.snapshot(|_, state, hash| {
-            // One that is being carried over is passed over.
-            let plan = policy.plans.get(state.plan());
-            let usable = state.is_of(policy.plans.version) && plan.index == state.plan();
-            usable.then(|| look(state, plan, ask, hash, now))
-        });
-        seen.into_iter()
-    }
-
     /// The time by this limiter's clock, for many checks at one instant.
     #[inline]
     pub fn now(&self) -> Now {
         self.inner.clock.now()
     }
-}
-
-/// What a take from `state` would be answered.
-fn look(state: &KeyState, plan: &PlanTicks, ask: Ask<'_>, id: u64, now: Now) -> Decision {
-    let mut taken = [Taken::default(); MAX_QUOTAS];
-    decision(plan, several::Key { state, plan, id }.peek(ask, now, &mut taken), taken)
 }
 
 /// The answer of `plan`, which in shadow mode is never a denial.

@@ -2,9 +2,9 @@
 //!
 //! A policy has a *version*. The state of a key is counted by the quotas of one version, and says of which. While a shard
 //! is locked and the version is the current one, each state in it is of this version or the one before: a reload walks
-//! through all shards before the next one begins. The same goes for each overflow and its lock. So a decision under the lock compares two small numbers to know that it
-//! calculates with the quotas that the buckets are counted in, and a state of the version before is carried over by
-//! whoever meets it first.
+//! through all shards before the next one begins. The same goes for each overflow and its lock. So a decision under the
+//! lock compares two small numbers to know that it calculates with the quotas that the buckets are counted in, and a state
+//! of the version before is carried over by whoever meets it first.
 
 use std::sync::{Arc, PoisonError};
 

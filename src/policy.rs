@@ -149,8 +149,8 @@ impl<K: Key + ?Sized> Policy<K> {
     /// Has `resolver` tell the plan of each key; for `None` it is the default.
     ///
     /// It is called in each check that names no plan, so what it does costs every request: a look into a map that is swapped
-    /// whole, as with `arc-swap`, is fine, a lock that is held for long is not. Plan names
-    /// can be looked up in what it is given; ids can be kept, since a plan that keeps its name keeps its id.
+    /// whole, as with `arc-swap`, is fine, a lock that is held for long is not. Plan names can be looked up in what it is
+    /// given; ids can be kept, since a plan that keeps its name keeps its id.
     ///
     /// ```
     /// use tollgate::{Limiter, Policy, Quota};

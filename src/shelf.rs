@@ -21,7 +21,7 @@ impl<T: Send + Sync> Shelf<T> {
         Self { newest: [const { ArcSwapOption::const_empty() }; 2], at_hand: ThreadLocal::new() }
     }
 
-    /// The value, if there is one: the one of `version`, or a later one.
+    /// The value of `version`, or a later one if that is not in force any more.
     // Out of line: most limiters are never reloaded.
     #[cold]
     pub(crate) fn get(&self, version: u64) -> Option<Held<'_, T>> {

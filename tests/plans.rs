@@ -138,7 +138,7 @@ fn the_longest_wait_answers_and_all_are_listed() {
     assert_eq!(listed, ["requests/s: 0 of 2 left", "requests/min: 1 of 3 left", "tokens/h: 0 of 4 left"]);
     let waits: Vec<_> = limiter.standings(&denied).iter().map(|one| one.retry_after().unwrap().as_millis()).collect();
     assert_eq!(waits, [500, 0, 1_800_000]);
-    // No use of its own has any of those that allowed.
+    // The denial has taken nothing of those that would have allowed.
     assert_eq!(limiter.peek_all_at("alice", secs(0))[1].remaining(), 1);
 }
 

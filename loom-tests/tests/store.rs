@@ -102,3 +102,19 @@ fn who_was_charged_to_the_overflow_has_no_second_burst() {
         assert!(b <= 1, "{b}");
     });
 }
+
+/// Two newcomers lock a shard each, and there is room for one: they agree on who has it.
+#[test]
+fn the_cap_holds_across_shards() {
+    const OF_ANOTHER_SHARD: u64 = A + 1;
+    Race::model(|race| {
+        let limiter = limiter(1, 1);
+        let admitted = race.run(
+            &limiter,
+            |limiter| count(check(limiter, A, 100)),
+            |limiter| count(check(limiter, OF_ANOTHER_SHARD, 100)),
+        );
+        // One has a place of its own, the other shares the overflow with nobody.
+        assert_eq!((limiter.stats().keys, admitted), (1, (1, 1)));
+    });
+}

@@ -51,8 +51,8 @@ use crate::ticks::Now;
 /// doubled.
 const SWEEP: usize = 2;
 
-/// How many keys a reload carries over while it has a shard locked: some 2 µs. Who waits for
-/// so long spins, and seldom has to be woken up.
+/// How many keys a reload carries over while it has a shard locked: some 2 µs. Who waits for so long spins, and seldom has
+/// to be woken up.
 const STEP: usize = 8;
 
 /// The keys and their states.
@@ -144,47 +144,61 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone> Sharded<K, S> {
         f: impl FnOnce(&KeyState, u64, Now) -> R,
     ) -> Option<R> {
         // Allocated before the lock is taken, as what goes is freed after it. Not in vain, while newcomers are many.
-        let mut owned = (newcomer == Newcomer::Keep && self.has_room()).then(|| key.to_owned());
+        let owned = (newcomer == Newcomer::Keep && self.has_room()).then(|| key.to_owned());
         let mut gone = [const { None }; SWEEP];
 
+        self.with_shard(key, plans, &is_current, |shard, hash| {
+            let now = clock();
+            if let Some(state) = shard.get(hash, key, plan.index) {
+                return Some(f(state.get_mut(), resident(hash), now));
+            }
+            let inherited = plans.inherited(plan, &is_current)?;
+            if newcomer == Newcomer::Show {
+                let floor = shard.side.floor;
+                let state = KeyState::new(plan, plans.version, 0, |n| inherited[n].max(floor));
+                return Some(f(&state, resident(hash), now));
+            }
+
+            for slot in &mut gone {
+                *slot = shard.look_at_next(now);
+            }
+            shard.shrink();
+            if !self.take_room() {
+                let side = &mut *shard.side;
+                let answer = plans.with_overflow(plan, &is_current, |state| {
+                    state.full_no_earlier(side.floor);
+                    f(state, plan.home.id, now)
+                })?;
+                side.overflow += 1;
+                crate::stats::count(&plan.home.counts.overflow);
+                return Some(answer);
+            }
+            let (floor, life) = (shard.side.floor, shard.side.new_life());
+            let fresh = KeyState::new(plan, plans.version, life, |n| inherited[n].max(floor));
+            let owned = owned.unwrap_or_else(|| key.to_owned());
+            shard.side.arrivals.push_back(hash);
+            Some(f(shard.insert(hash, owned, fresh), resident(hash), now))
+        })?
+    }
+
+    /// Locks the shard of `key` for writing, carries its states over to the version of `plans`, and hands the shard with the
+    /// hash of the key to `f`. `None` if `is_current` finds that this version is not the current one any more.
+    fn with_shard<R>(
+        &self,
+        key: &K,
+        plans: &Plans,
+        is_current: impl FnOnce() -> bool,
+        f: impl FnOnce(&mut Shard<'_, K, S>, u64) -> R,
+    ) -> Option<R> {
         let hash = self.map.hasher().hash_one(key);
         let index = self.map.determine_shard(hash as usize);
         let mut table = self.map.shards()[index].write();
         if !is_current() {
             return None;
         }
-        let now = clock();
         let mut shard = Shard { table: &mut table, side: lock(&self.sides[index]), store: self, plans };
         shard.carry(hash, |known| known.borrow() == key);
-        if let Some(state) = shard.get(hash, key, plan.index) {
-            return Some(f(state.get_mut(), resident(hash), now));
-        }
-        let inherited = plans.inherited(plan, &is_current)?;
-        if newcomer == Newcomer::Show {
-            let floor = shard.side.floor;
-            let state = KeyState::new(plan, plans.version, 0, |n| inherited[n].max(floor));
-            return Some(f(&state, resident(hash), now));
-        }
-
-        for slot in &mut gone {
-            *slot = shard.look_at_next(now);
-        }
-        shard.shrink();
-        if !self.take_room() {
-            let side = &mut *shard.side;
-            let answer = plans.with_overflow(plan, is_current, |state| {
-                state.full_no_earlier(side.floor);
-                f(state, plan.home.id, now)
-            })?;
-            side.overflow += 1;
-            crate::stats::count(&plan.home.counts.overflow);
-            return Some(answer);
-        }
-        let (floor, life) = (shard.side.floor, shard.side.new_life());
-        let fresh = KeyState::new(plan, plans.version, life, |n| inherited[n].max(floor));
-        let owned = owned.take().unwrap_or_else(|| key.to_owned());
-        shard.side.arrivals.push_back(hash);
-        Some(f(shard.insert(hash, owned, fresh), resident(hash), now))
+        Some(f(&mut shard, hash))
     }
 
     /// Whether one more state may be made.
@@ -207,28 +221,22 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone> Sharded<K, S> {
     /// other: who waits for a shard has it before it is locked again.
     pub(crate) fn carry_all(&self, plans: &Plans) {
         plans.carry_overflow();
-        let mut until = vec![None; self.sides.len()];
-        let mut left = until.len();
+        // Each shard that has something left, with the number of looks up to which it has.
+        let mut left: Vec<(usize, Option<u64>)> = (0..self.sides.len()).map(|index| (index, None)).collect();
         for round in 1_u32.. {
-            for (index, until) in until.iter_mut().enumerate() {
-                if *until == Some(0) {
-                    continue;
-                }
-                let mut table = self.map.shards()[index].write();
-                let mut shard = Shard { table: &mut table, side: lock(&self.sides[index]), store: self, plans };
+            left.retain_mut(|(index, until)| {
+                let mut table = self.map.shards()[*index].write();
+                let mut shard = Shard { table: &mut table, side: lock(&self.sides[*index]), store: self, plans };
                 // Newcomers, who are of this version, come to the back.
-                let end = *until.get_or_insert(shard.side.looked_at + shard.side.arrivals.len() as u64);
+                let until = *until.get_or_insert(shard.side.looked_at + shard.side.arrivals.len() as u64);
                 for _ in 0..STEP {
-                    if shard.side.looked_at < end {
+                    if shard.side.looked_at < until {
                         drop(shard.look_at_next(plans.at));
                     }
                 }
-                if shard.side.looked_at >= end {
-                    *until = Some(0);
-                    left -= 1;
-                }
-            }
-            if left == 0 {
+                shard.side.looked_at < until
+            });
+            if left.is_empty() {
                 return;
             }
             // Who had to be woken up for a shard all the same has it before this goes on. On a busy machine that takes
@@ -249,46 +257,34 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone> Sharded<K, S> {
         at: Now,
         is_current: impl FnOnce() -> bool,
     ) -> Option<bool> {
-        let hash = self.map.hasher().hash_one(key);
-        let index = self.map.determine_shard(hash as usize);
-        let mut table = self.map.shards()[index].write();
-        if !is_current() {
-            return None;
-        }
-        let mut shard = Shard { table: &mut table, side: lock(&self.sides[index]), store: self, plans };
-        shard.carry(hash, |known| known.borrow() == key);
-        if by.from.index == by.to.index {
-            return Some(shard.get(hash, key, by.from.index).is_some());
-        }
-        let Some((owned, state)) =
-            shard.remove(hash, |known, state| state.plan() == by.from.index && known.borrow() == key)
-        else {
-            return Some(false);
-        };
-        shard.put(hash, owned, state, by, at);
-        Some(true)
+        self.with_shard(key, plans, is_current, |shard, hash| {
+            if by.from.index == by.to.index {
+                return shard.get(hash, key, by.from.index).is_some();
+            }
+            let of_key = |known: &K::Owned, state: &KeyState| state.plan() == by.from.index && known.borrow() == key;
+            let removed = shard.remove(hash, of_key);
+            let known = removed.is_some();
+            if let Some((owned, state)) = removed {
+                shard.put(hash, owned, state, by, at);
+            }
+            known
+        })
     }
 
     /// Makes all buckets of `key` full, on every plan: true if there were any. `None` if the version of `plans` is not the
     /// current one any more.
     pub(crate) fn reset(&self, key: &K, plans: &Plans, is_current: impl FnOnce() -> bool) -> Option<bool> {
-        let hash = self.map.hasher().hash_one(key);
-        let index = self.map.determine_shard(hash as usize);
-        let mut table = self.map.shards()[index].write();
-        if !is_current() {
-            return None;
-        }
-        let mut shard = Shard { table: &mut table, side: lock(&self.sides[index]), store: self, plans };
-        shard.carry(hash, |known| known.borrow() == key);
-        let mut known = false;
-        for plan in plans.iter() {
-            let life = shard.side.new_life();
-            if let Some(state) = shard.get(hash, key, plan.index) {
-                state.get_mut().reset(life);
-                known = true;
+        self.with_shard(key, plans, is_current, |shard, hash| {
+            let mut known = false;
+            for plan in plans.iter() {
+                let life = shard.side.new_life();
+                if let Some(state) = shard.get(hash, key, plan.index) {
+                    state.get_mut().reset(life);
+                    known = true;
+                }
             }
-        }
-        Some(known)
+            known
+        })
     }
 
     /// Counts one request of `key` less in flight on the plan of index `plan`: true if there was one.
@@ -401,7 +397,7 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone> Shard<'_, K, S> {
 #[cfg(not(loom))]
 impl<K: Key + ?Sized, S: BuildHasher + Clone> Sharded<K, S> {
     /// A copy of every key with its state as `f` sees it, if it sees any, locking one shard at a time.
-    pub(crate) fn snapshot<R>(&self, f: impl Fn(&K, &KeyState, u64) -> Option<R>) -> Vec<(K::Owned, R)>
+    pub(crate) fn snapshot<R>(&self, f: impl Fn(&KeyState, u64) -> Option<R>) -> Vec<(K::Owned, R)>
     where
         K::Owned: Clone,
     {
@@ -409,7 +405,7 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone> Sharded<K, S> {
         for entry in self.map.iter() {
             let key = entry.key().borrow();
             let hash = self.map.hasher().hash_one(key);
-            copies.extend(f(key, entry.value(), resident(hash)).map(|seen| (entry.key().clone(), seen)));
+            copies.extend(f(entry.value(), resident(hash)).map(|seen| (entry.key().clone(), seen)));
         }
         copies
     }

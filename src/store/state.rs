@@ -126,8 +126,8 @@ impl KeyState {
         self.in_flight().fetch_update(Ordering::Relaxed, Ordering::Relaxed, |count| count.checked_sub(1)).is_ok()
     }
 
-    /// The same under the next policy: use is carried over. Buckets whose quota stays as it was stay as they are, and
-    /// refunds of what was taken from them with them.
+    /// The same under the next policy: use is carried over. Where all quotas of the plan stay as they were, so do the
+    /// buckets, and what was taken from them can still be given back.
     pub(crate) fn carry(&mut self, version: u64, by: &Move, at: Now, life: u32) {
         if by.as_before {
             match self {
@@ -151,7 +151,7 @@ impl KeyState {
         let slots = self.slots().iter().zip(other.slots()).zip(&plan.quotas).map(|((own, other), quota)| {
             let now = quota.ticks.at(at);
             let ahead = |slot: &Slot| slot.bucket.tat().saturating_sub(now);
-            let used = (ahead(own) + ahead(other)).min(quota.ticks.charge(quota.ticks.burst()));
+            let used = (ahead(own) + ahead(other)).min(quota.empty);
             let full = own.bucket.tat().max(other.bucket.tat());
             Slot::new(if used == 0 { full } else { now + used }, life)
         });

@@ -1,0 +1,122 @@
+//! Requests in flight.
+
+use std::borrow::Borrow;
+use std::hash::BuildHasher;
+
+use super::{Inner, Limiter};
+use crate::decision::{Decision, Deny};
+use crate::in_flight::InFlight;
+use crate::key::Key;
+use crate::plans::is_overflow;
+use crate::policy::PlanId;
+use crate::quota::QuotaTicks;
+use crate::several::Ask;
+use crate::store::KeyState;
+use crate::ticks::Now;
+use crate::unit::Unit;
+
+impl<K: Key + ?Sized, S: BuildHasher + Clone> Limiter<K, S> {
+    /// Takes one request of `key` now, and counts it as in flight until the answer is dropped.
+    ///
+    /// On a plan with a limit of [requests in flight](crate::Plan::in_flight), this is the call to use: a plain check
+    /// neither asks that limit nor counts for it. While any is in flight, its key is kept.
+    ///
+    /// ```
+    /// use tollgate::{Limiter, Plan, Quota, Reason};
+    ///
+    /// let limiter = Limiter::builder().plan("default", Plan::new([Quota::per_minute(100)]).in_flight(1)).build()?;
+    /// let first = limiter.enter("alice").expect("nobody else is there");
+    /// let second = limiter.enter("alice").expect_err("one is");
+    /// assert_eq!(second.reason(), Reason::InFlight);
+    /// drop(first);
+    /// assert!(limiter.enter("alice").is_ok());
+    /// # Ok::<(), tollgate::BuildError>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The denial. Nothing was taken then.
+    pub fn enter(&self, key: &K) -> Result<InFlight, Deny>
+    where
+        S: Send + Sync + 'static,
+    {
+        self.enter_costs(key, &[(Unit::REQUESTS, 1)])
+    }
+
+    /// Takes `costs` of `key` now as [`check_costs`](Self::check_costs) does, and counts the request as in flight until the
+    /// answer is dropped.
+    ///
+    /// # Errors
+    ///
+    /// The denial. Nothing was taken then.
+    pub fn enter_costs(&self, key: &K, costs: &[(Unit, u64)]) -> Result<InFlight, Deny>
+    where
+        S: Send + Sync + 'static,
+    {
+        self.go_in(key, None, costs, || self.now())
+    }
+
+    /// [`enter_costs`](Self::enter_costs) at the instant `now`.
+    ///
+    /// # Errors
+    ///
+    /// The denial. Nothing was taken then.
+    pub fn enter_costs_at(&self, key: &K, costs: &[(Unit, u64)], now: Now) -> Result<InFlight, Deny>
+    where
+        S: Send + Sync + 'static,
+    {
+        self.go_in(key, None, costs, || now)
+    }
+
+    pub(crate) fn go_in(
+        &self,
+        key: &K,
+        given: Option<PlanId>,
+        costs: &[(Unit, u64)],
+        clock: impl Fn() -> Now,
+    ) -> Result<InFlight, Deny>
+    where
+        S: Send + Sync + 'static,
+    {
+        match self.ask(key, given, Ask { costs, enter: true }, clock) {
+            Decision::Deny(deny) => Err(deny),
+            // What is not limited, or let in by shadow mode, is not counted.
+            Decision::Allow(allow) if allow.instead_of.is_some() || allow.seen.quota == QuotaTicks::UNLIMITED => {
+                Ok(InFlight::new(allow, None))
+            }
+            Decision::Allow(allow) => {
+                let (limiter, key, plan, id) = (self.clone(), key.to_owned(), allow.seen.plan, allow.seen.id);
+                let leave = move || limiter.leave(key.borrow(), plan, id);
+                Ok(InFlight::new(allow, Some(Box::new(leave))))
+            }
+        }
+    }
+
+    /// Whether any plan limits how many requests are in flight.
+    #[cfg(feature = "http")]
+    pub(crate) fn limits_in_flight(&self) -> bool {
+        self.inner.current.get().plans.iter().any(|plan| plan.in_flight.is_some())
+    }
+
+    fn leave(&self, key: &K, plan: u16, id: u64) {
+        let Inner { current, store, .. } = &*self.inner;
+        loop {
+            let policy = current.get();
+            let is_current = || current.is(policy.plans.version);
+            let done = if is_overflow(id) {
+                policy.plans.with_overflow(policy.plans.get(plan), is_current, KeyState::leave).is_some()
+            } else {
+                // Where it was counted; where its plan went, if that was removed; or where its key was moved. A state that is
+                // carried over meanwhile may be passed by once, and twice only if there is a further policy.
+                let all = || (0..policy.plans.plans.len()).chain(0..policy.plans.plans.len());
+                store.leave(key, plan)
+                    || store.leave(key, policy.plans.get(plan).index)
+                    || all().any(|index| store.leave(key, index as u16))
+                    || is_current()
+            };
+            if done {
+                return;
+            }
+        }
+    }
+}
