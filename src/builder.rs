@@ -11,6 +11,7 @@ use crate::key::Key;
 use crate::limiter::Limiter;
 use crate::policy::{Compiled, Plan, Policy};
 use crate::quota::Quota;
+use crate::shared::{Fleet, Write};
 use crate::store::Sharded;
 use crate::ticks::Now;
 
@@ -36,11 +37,21 @@ pub struct Builder<K: Key + ?Sized = str, S = RandomState> {
     shards: Option<usize>,
     max_keys: u64,
     hasher: S,
+    fleet: Fleet,
+    write: Write<K>,
 }
 
 impl Builder {
     pub(crate) fn new() -> Self {
-        Self { policy: Policy::new(), clock: None, shards: None, max_keys: MAX_KEYS, hasher: RandomState::new() }
+        Self {
+            policy: Policy::new(),
+            clock: None,
+            shards: None,
+            max_keys: MAX_KEYS,
+            hasher: RandomState::new(),
+            fleet: Fleet::default(),
+            write: Write::default(),
+        }
     }
 }
 
@@ -68,10 +79,18 @@ impl<K: Key + ?Sized, S> Builder<K, S> {
     /// The type of the keys, `str` by default: any that can be hashed and compared. Keys are looked up by reference to this
     /// type and kept in its owned form: `str` as `String`, `[u8]` as `Vec<u8>`, a `Clone` type as itself.
     ///
-    /// It comes before plans are given, since a policy can speak of keys.
+    /// It comes before plans and the fleet are given, which can speak of keys.
     pub fn keys<T: Key + ?Sized>(self) -> Builder<T, S> {
-        let Self { policy, clock, shards, max_keys, hasher } = self;
-        Builder { policy: policy.of_keys(), clock, shards, max_keys, hasher }
+        let Self { policy, clock, shards, max_keys, hasher, .. } = self;
+        Builder {
+            policy: policy.of_keys(),
+            clock,
+            shards,
+            max_keys,
+            hasher,
+            fleet: Fleet::default(),
+            write: Write::default(),
+        }
     }
 
     /// The clock, [`Clock::precise`] by default.
@@ -79,10 +98,28 @@ impl<K: Key + ?Sized, S> Builder<K, S> {
         Self { clock: Some(clock), ..self }
     }
 
+    /// The fleet whose nodes share the [global quotas](Plan::global) of this limiter's plans. The limiter goes by the fleet's
+    /// clock.
+    ///
+    /// Keys have to have a name that all nodes agree on, see [`WireKey`](crate::global::WireKey).
+    #[cfg(all(feature = "global", not(loom)))]
+    pub fn fleet(self, fleet: &crate::global::Fleet) -> Self
+    where
+        K: crate::global::WireKey,
+    {
+        Self { fleet: Some(std::sync::Arc::clone(fleet.link())), write: Some(K::write), ..self }
+    }
+
+    /// What is legal about the policy and may not be meant. Each is also told as a `tracing` event when the limiter is built.
+    #[cfg(feature = "global")]
+    pub fn warnings(&self) -> Vec<crate::global::Warning> {
+        self.policy.warnings()
+    }
+
     /// How keys are hashed, [`RandomState`] by default, which says what attacks it resists.
     pub fn hasher<T: BuildHasher + Clone>(self, hasher: T) -> Builder<K, T> {
-        let Self { policy, clock, shards, max_keys, .. } = self;
-        Builder { policy, clock, shards, max_keys, hasher }
+        let Self { policy, clock, shards, max_keys, fleet, write, .. } = self;
+        Builder { policy, clock, shards, max_keys, hasher, fleet, write }
     }
 
     /// The number of shards, each with a lock of its own: a power of two from 2 to 65,536. More shards, fewer threads
@@ -105,9 +142,13 @@ impl<K: Key + ?Sized, S> Builder<K, S> {
     /// number of shards that is no power of two from 2 to 65,536.
     pub fn build(self) -> Result<Limiter<K, S>, BuildError>
     where
-        S: BuildHasher + Clone,
+        S: BuildHasher + Clone + Send + Sync + 'static,
     {
-        let policy = Compiled::new(self.policy, None, Now::ORIGIN)?;
+        #[cfg(feature = "global")]
+        for warning in self.warnings() {
+            tracing::warn!(target: "tollgate", plan = warning.plan, quota = warning.quota, "{warning}");
+        }
+        let policy = Compiled::new(self.policy, None, Now::ORIGIN, &self.fleet)?;
         if self.max_keys == 0 {
             return Err(BuildError::NoRoom);
         }
@@ -116,8 +157,16 @@ impl<K: Key + ?Sized, S> Builder<K, S> {
             Some(shards) if shards.is_power_of_two() && (2..=65_536).contains(&shards) => shards,
             Some(shards) => return Err(BuildError::BadShards { shards }),
         };
+        #[cfg(feature = "global")]
+        let clock = match (self.clock, &self.fleet) {
+            (Some(_), Some(_)) => return Err(BuildError::ClockOfFleet),
+            (None, Some(link)) => link.clock().clone(),
+            (clock, None) => clock.unwrap_or_default(),
+        };
+        #[cfg(not(feature = "global"))]
         let clock = self.clock.unwrap_or_default();
-        Ok(Limiter::from_parts(policy, clock, Sharded::new(self.hasher, shards, self.max_keys)))
+        let store = Sharded::new(self.hasher, shards, self.max_keys, self.write);
+        Ok(Limiter::from_parts(policy, clock, store, self.fleet))
     }
 }
 

@@ -86,6 +86,11 @@ impl Decision {
         PlanId(self.seen().plan)
     }
 
+    /// What the decision rests on: [`Source::Local`] where no global quota had a part in it.
+    pub const fn source(&self) -> Source {
+        self.seen().source
+    }
+
     pub(crate) const fn others(&self) -> &Others {
         match self {
             Self::Allow(allow) => &allow.others,
@@ -134,8 +139,10 @@ impl Allow {
     /// This as it is for a peek, which has taken nothing that could be given back.
     pub(crate) fn take_nothing(&mut self) {
         self.seen.cost = 0;
-        if let Others::All { taken, .. } = &mut self.others {
-            taken.iter_mut().for_each(|taken| taken.cost = 0);
+        match &mut self.others {
+            Others::None => {}
+            Others::Few { taken, .. } => taken.iter_mut().for_each(|taken| taken.cost = 0),
+            Others::All { taken, .. } => taken.iter_mut().for_each(|taken| taken.cost = 0),
         }
     }
 
@@ -190,6 +197,12 @@ pub(crate) enum Cause {
     Quota,
     /// The number of requests in flight.
     InFlight,
+    /// A global quota, used up for so many ticks, `u64::MAX` for ever.
+    #[cfg(feature = "global")]
+    Full { wait: u64 },
+    /// A global quota of which this node has no lease, for about so many ticks.
+    #[cfg(feature = "global")]
+    NoLease { wait: u64 },
 }
 
 impl Deny {
@@ -205,11 +218,20 @@ impl Deny {
             Reason::InFlight
         } else if self.seen.cost > self.seen.quota.burst() {
             Reason::CostExceedsBurst
+        } else if self.lacks_lease() {
+            Reason::NoLease
         } else if self.seen.quota.never_refills() {
             Reason::NeverRefills
         } else {
             Reason::TooSoon
         }
+    }
+
+    const fn lacks_lease(&self) -> bool {
+        #[cfg(feature = "global")]
+        return matches!(self.cause, Cause::NoLease { .. });
+        #[cfg(not(feature = "global"))]
+        false
     }
 
     /// The burst in units: the most that this key is ever admitted at one instant.
@@ -228,9 +250,13 @@ impl Deny {
     /// `None` means never, the cost exceeding the burst or the rate being 0, or, with too many requests in flight, that
     /// nobody can tell. [`reason`](Self::reason) says which.
     pub const fn retry_after(&self) -> Option<Duration> {
-        match self.reason() {
-            Reason::CostExceedsBurst | Reason::NeverRefills | Reason::InFlight => None,
-            Reason::TooSoon => self.seen.wait_for(self.seen.cost),
+        match (self.reason(), self.cause) {
+            (Reason::CostExceedsBurst | Reason::NeverRefills | Reason::InFlight, _) => None,
+            #[cfg(feature = "global")]
+            (_, Cause::Full { wait: u64::MAX }) => None,
+            #[cfg(feature = "global")]
+            (_, Cause::Full { wait } | Cause::NoLease { wait }) => Some(to_duration(wait)),
+            (Reason::TooSoon | Reason::NoLease, _) => self.seen.wait_for(self.seen.cost),
         }
     }
 
@@ -274,6 +300,24 @@ pub enum Reason {
     NeverRefills,
     /// As many requests are in flight as may be: the next can enter when one of them leaves, and nobody knows when.
     InFlight,
+    /// This node has no lease of a global quota yet, and has asked for one: retry after about one round trip to the
+    /// authority. Only with the feature `global`.
+    NoLease,
+}
+
+/// What a decision rests on. All but the first come with global quotas (feature `global`).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Hash, Debug)]
+#[non_exhaustive]
+pub enum Source {
+    /// No global quota had a part in it.
+    #[default]
+    Local,
+    /// A lease, or news, of the authority.
+    Lease,
+    /// Units admitted without a lease.
+    Overdraft,
+    /// This node's own authority, since the other does not answer.
+    Away,
 }
 
 /// A decision with all that it saw, the same for both answers: a caller who only asks whether it is allowed then has
@@ -293,14 +337,22 @@ pub(crate) struct Seen {
     pub(crate) id: u64,
     /// On which plan.
     pub(crate) plan: u16,
+    /// What it rests on.
+    pub(crate) source: Source,
 }
 
 /// What a decision saw of the other quotas of its plan.
 #[derive(Clone, Debug)]
-#[expect(clippy::large_enum_variant, reason = "no decision allocates, and one of a lone quota writes nothing of this")]
 pub(crate) enum Others {
     /// There are none.
     None,
+    /// All quotas, in the order of the plan, where they are one or two.
+    Few {
+        /// The version of the policy since which the plan has these quotas.
+        since: u64,
+        now: Now,
+        taken: [Taken; 2],
+    },
     /// All quotas, in the order of the plan.
     All {
         /// The version of the policy since which the plan has these quotas.
@@ -313,10 +365,30 @@ pub(crate) enum Others {
     },
 }
 
+impl Others {
+    /// Since which version the plan has these quotas, the instant, what is in flight, and what was taken of each.
+    pub(crate) fn all(&self) -> Option<(u64, Now, u32, &[Taken])> {
+        match self {
+            Self::None => None,
+            Self::Few { since, now, taken } => Some((*since, *now, 0, taken)),
+            Self::All { since, now, in_flight, taken } => Some((*since, *now, *in_flight, taken)),
+        }
+    }
+}
+
 impl Seen {
     /// What is seen where nothing is limited.
     pub(crate) fn unlimited(plan: u16) -> Self {
-        Self { quota: QuotaTicks::UNLIMITED, tat: 0, now: 0, cost: 0, refunds: RefundsSeen::default(), id: 0, plan }
+        Self {
+            quota: QuotaTicks::UNLIMITED,
+            tat: 0,
+            now: 0,
+            cost: 0,
+            refunds: RefundsSeen::default(),
+            id: 0,
+            plan,
+            source: Source::Local,
+        }
     }
 
     /// Places in flight, as a quota of which nothing comes back by itself.

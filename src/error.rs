@@ -84,6 +84,55 @@ pub enum BuildError {
         /// The number that was refused.
         shards: usize,
     },
+    /// A plan has a global quota, and the limiter belongs to no fleet.
+    #[cfg(feature = "global")]
+    NoFleet {
+        /// What the plan is called.
+        plan: String,
+    },
+    /// A limiter of a fleet goes by the clock of the fleet, and was given another.
+    #[cfg(feature = "global")]
+    ClockOfFleet,
+    /// A global quota has a limit, or a rate, of 2^32 units or more.
+    #[cfg(feature = "global")]
+    GlobalLimitTooLarge {
+        /// The quota that was refused.
+        quota: Quota,
+    },
+    /// A global token bucket has a rate of 0, so that leases that are lost would be lost for good.
+    #[cfg(feature = "global")]
+    GlobalRateZero {
+        /// The quota that was refused.
+        quota: Quota,
+    },
+    /// A sliding window is too short for ten sub-windows of two and a half intervals each.
+    #[cfg(feature = "global")]
+    GlobalWindowTooShort {
+        /// The quota that was refused.
+        quota: Quota,
+        /// The shortest window at this interval.
+        shortest: Duration,
+    },
+    /// A sliding window is to have fewer than 10 sub-windows, or more than there are 2.5 intervals in it.
+    #[cfg(feature = "global")]
+    BadSubWindows {
+        /// The quota that was refused.
+        quota: Quota,
+        /// The number that was refused.
+        subs: u16,
+        /// The largest number at this interval.
+        most: u16,
+    },
+    /// The overdrafts of all nodes together exceed the limit.
+    #[cfg(feature = "global")]
+    OverdraftTooLarge {
+        /// The quota that was refused.
+        quota: Quota,
+        /// Units of a node.
+        overdraft: u32,
+        /// How many nodes there are.
+        nodes: u32,
+    },
 }
 
 impl fmt::Display for BuildError {
@@ -150,6 +199,45 @@ impl fmt::Display for BuildError {
             Self::BadShards { shards } => {
                 write!(f, "{shards} shards: give a power of two from 2 to 65,536")
             }
+            #[cfg(feature = "global")]
+            Self::NoFleet { plan } => write!(
+                f,
+                "plan `{plan}` has a global quota, and the limiter belongs to no fleet: give it one with `.fleet(&fleet)`"
+            ),
+            #[cfg(feature = "global")]
+            Self::ClockOfFleet => {
+                write!(
+                    f,
+                    "a limiter of a fleet goes by the fleet's clock: give the clock to the fleet's builder instead"
+                )
+            }
+            #[cfg(feature = "global")]
+            Self::GlobalLimitTooLarge { quota } => {
+                write!(f, "global quota `{quota}`: limit and rate are at most 2^32 - 1 units: count in larger units")
+            }
+            #[cfg(feature = "global")]
+            Self::GlobalRateZero { quota } => {
+                write!(f, "global quota `{quota}`: the rate is 0: a fleet can't share a bucket that never refills")
+            }
+            #[cfg(feature = "global")]
+            Self::GlobalWindowTooShort { quota, shortest } => write!(
+                f,
+                "global quota `{quota}`: at this interval a sliding window is at least {shortest:?}: use \
+                 `GlobalQuota::token_bucket`, or a shorter interval"
+            ),
+            #[cfg(feature = "global")]
+            Self::BadSubWindows { quota, subs, most } => write!(
+                f,
+                "global quota `{quota}`: {subs} sub-windows: give from 10 to {most}, as each has to last two and a half \
+                 intervals"
+            ),
+            #[cfg(feature = "global")]
+            Self::OverdraftTooLarge { quota, overdraft, nodes } => write!(
+                f,
+                "global quota `{quota}`: {nodes} nodes with an overdraft of {overdraft} units each exceed the limit: give \
+                 at most {}",
+                quota.limit() / u64::from((*nodes).max(1))
+            ),
         }
     }
 }

@@ -15,7 +15,8 @@
 //!
 //! # Trade-offs
 //!
-//! - A limiter counts what one process sees. Behind a load balancer each process grants the quota once more.
+//! - A limiter counts what one process sees. Behind a load balancer each process grants the quota once more. Limits that a
+//!   fleet shares are in the module `global`.
 //! - State lives in memory: a restart hands every key a full bucket.
 //! - A token bucket admits a burst and then the rate, so that up to `burst + rate` units can fall into one second. If
 //!   no window may hold more than *n*, the burst and the rate together must be *n*.
@@ -67,17 +68,22 @@
 //! | `decision.rs`, `standing.rs` | the answer and its numbers, worked out when asked for; the same of every quota |
 //! | `clock.rs`, `ticks.rs` | where time comes from, and how it is counted |
 //! | `hasher.rs` | how keys are hashed, and against whom |
+//! | `shared.rs`, `shared/` | what plans and keys have of global quotas, or nothing |
+//! | `global/` | limits that a fleet shares (feature `global`); `limiter/global.rs` is their part of the front door |
 //! | `http/` | the tower layer (feature `http`) |
 //!
 //! # Features
 //!
-//! Both are off by default, and without them neither tokio nor tower is built.
+//! All are off by default, and without them neither tokio nor tower is built.
 //!
+//! - `global`: limits that a whole fleet shares, see the module `global`.
 //! - `http`: a tower layer for servers of `http` 1 (axum, hyper), see the module `http`.
 //! - `test-util`: `TestClock`, to test your own code without waiting.
 
 #![allow(clippy::result_large_err, reason = "a denial has its numbers in it, and no decision allocates")]
 
+#[cfg(feature = "global")]
+pub mod global;
 #[cfg(feature = "http")]
 pub mod http;
 
@@ -98,6 +104,7 @@ mod policy;
 mod quota;
 mod refunds;
 mod several;
+mod shared;
 #[cfg(not(loom))]
 mod shelf;
 mod standing;
@@ -112,7 +119,7 @@ pub use crate::clock::TestClock;
 pub use crate::{
     builder::Builder,
     clock::Clock,
-    decision::{Allow, Decision, Deny, Reason},
+    decision::{Allow, Decision, Deny, Reason, Source},
     direct::DirectLimiter,
     error::{BuildError, TimeError, UnknownPlan},
     hasher::{KeyHasher, RandomState},
@@ -132,6 +139,9 @@ pub use crate::{
 /// go in any version.
 #[doc(hidden)]
 pub mod internal {
+    #[cfg(feature = "global")]
+    pub use crate::global::internal::*;
+
     pub use crate::bucket::Bucket;
     pub use crate::quota::QuotaTicks;
     pub use crate::refunds::Refunds;

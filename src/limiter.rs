@@ -1,6 +1,8 @@
 //! The front door: finds the plan, visits the key, reads the clock once, returns a decision.
 
 mod enter;
+#[cfg(all(feature = "global", not(loom)))]
+mod global;
 mod look;
 mod reload;
 
@@ -19,12 +21,16 @@ use crate::plan_limiter::PlanLimiter;
 use crate::plans::{MAX_QUOTAS, PlanTicks, is_overflow};
 use crate::policy::{Compiled, PlanId};
 use crate::quota::Quota;
-use crate::several::{self, AllTaken, Ask, Verdict};
+use crate::several::{self, AllTaken, Ask, Pair, Verdict};
+use crate::shared::Fleet;
 use crate::stats::{PlanStats, Stats, count};
 use crate::store::{KeyState, Newcomer, Sharded, Taken, Visited};
 use crate::ticks::Now;
 use crate::unit::Unit;
 use reload::Reloads;
+
+#[cfg(all(feature = "global", not(loom)))]
+pub use global::{GlobalStatus, NoAnswer};
 
 /// A limiter with buckets for every key.
 ///
@@ -72,6 +78,7 @@ struct Inner<K: Key + ?Sized, S> {
     store: Sharded<K, S>,
     clock: Clock,
     reloads: Reloads,
+    fleet: Fleet,
 }
 
 impl Limiter {
@@ -91,8 +98,18 @@ impl Limiter {
 }
 
 impl<K: Key + ?Sized, S: BuildHasher + Clone> Limiter<K, S> {
-    pub(crate) fn from_parts(policy: Compiled<K>, clock: Clock, store: Sharded<K, S>) -> Self {
-        Self { inner: Arc::new(Inner { current: Current::new(policy), store, clock, reloads: Reloads::new() }) }
+    pub(crate) fn from_parts(policy: Compiled<K>, clock: Clock, store: Sharded<K, S>, fleet: Fleet) -> Self
+    where
+        S: Send + Sync + 'static,
+    {
+        let current = Current::new(policy);
+        let inner = Arc::new(Inner { current, store, clock, reloads: Reloads::new(), fleet });
+        #[cfg(all(feature = "global", not(loom)))]
+        if let Some(link) = &inner.fleet {
+            let holder: std::sync::Weak<Inner<K, S>> = Arc::downgrade(&inner);
+            link.add_holder(holder);
+        }
+        Self { inner }
     }
 
     /// Takes one request of `key` now.
@@ -125,7 +142,7 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone> Limiter<K, S> {
     /// # Ok::<(), tollgate::BuildError>(())
     /// ```
     pub fn check_costs(&self, key: &K, costs: &[(Unit, u64)]) -> Decision {
-        self.ask(key, None, Ask { costs, enter: false }, || self.now())
+        self.ask(key, None, Ask::of_costs(costs), || self.now())
     }
 
     /// [`check`](Self::check) at the instant `now`.
@@ -142,7 +159,7 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone> Limiter<K, S> {
 
     /// [`check_costs`](Self::check_costs) at the instant `now`.
     pub fn check_costs_at(&self, key: &K, costs: &[(Unit, u64)], now: Now) -> Decision {
-        self.ask(key, None, Ask { costs, enter: false }, || now)
+        self.ask(key, None, Ask::of_costs(costs), || now)
     }
 
     /// Takes `cost` requests of `key`. Most plans have one quota of requests, and that is done right here.
@@ -150,30 +167,53 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone> Limiter<K, S> {
     pub(crate) fn take(&self, key: &K, given: Option<PlanId>, cost: u64, clock: impl Fn() -> Now) -> Decision {
         // Made here and not in there, so that who asks no more than whether it is allowed has nothing written to memory.
         match self.take_simple(key, given, cost, &clock) {
-            Some((allowed, seen)) => seen.decision(allowed),
-            None => self.ask(key, given, Ask { costs: &[(Unit::REQUESTS, cost)], enter: false }, clock),
+            Taking::Done(allowed, seen) => seen.decision(allowed),
+            Taking::Paired => match self.take_paired(key, given, cost, &clock) {
+                Some(pair) => pair.decision(),
+                None => self.ask(key, given, Ask::of_costs(&[(Unit::REQUESTS, cost)]), clock),
+            },
+            Taking::Else => self.ask(key, given, Ask::of_costs(&[(Unit::REQUESTS, cost)]), clock),
         }
     }
 
     /// Takes `cost` requests, if it can be anything at all, of a known key, if its plan has one quota of requests.
     #[inline]
-    fn take_simple(&self, key: &K, given: Option<PlanId>, cost: u64, clock: &impl Fn() -> Now) -> Option<(bool, Seen)> {
+    fn take_simple(&self, key: &K, given: Option<PlanId>, cost: u64, clock: &impl Fn() -> Now) -> Taking {
         let Inner { current, store, .. } = &*self.inner;
         let policy = current.get();
         let plan = policy.plan_of(key, given);
-        let quota = plan.simple.as_ref()?;
+        let Some(quota) = plan.simple.as_ref() else {
+            return if plan.is_paired { Taking::Paired } else { Taking::Else };
+        };
         // What can take nothing must not leave a key behind either.
         if cost == 0 || cost > quota.burst() {
-            return None;
+            return Taking::Else;
         }
         let version = policy.plans.version;
-        store.visit(key, plan.index, |state, id| match state {
+        let taken = store.visit(key, plan.index, |state, id| match state {
             // Under the lock the state is of the current version or the one before; it knows the low bits of its own only.
             KeyState::One { slot, .. } if state.is_of(version) && current.is(version) => {
                 Some(Visited::new(slot, plan.index, id).take_seen(quota, cost, clock))
             }
             _ => None,
-        })?
+        });
+        match taken {
+            Some(Some((allowed, seen))) => Taking::Done(allowed, seen),
+            _ => Taking::Else,
+        }
+    }
+
+    /// Takes `cost` requests, if it is allowed, of a known key with a lease of the only global quota of its plan, and at most one
+    /// quota beside it.
+    fn take_paired(&self, key: &K, given: Option<PlanId>, cost: u64, clock: &impl Fn() -> Now) -> Option<Pair> {
+        let Inner { current, store, .. } = &*self.inner;
+        let policy = current.get();
+        let plan = &**policy.plan_of(key, given);
+        let version = policy.plans.version;
+        store.visit(key, plan.index, |state, id| {
+            (state.is_of(version) && current.is(version))
+                .then(|| several::Key { state, plan, id }.take_paired(cost, clock))
+        })??
     }
 
     /// Takes what `ask` says of `key`, whatever its plan.
@@ -329,6 +369,16 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone> Limiter<K, S> {
     pub fn now(&self) -> Now {
         self.inner.clock.now()
     }
+}
+
+/// What came of a plain check.
+enum Taking {
+    /// The decision.
+    Done(bool, Seen),
+    /// Its plan has one global quota, and may have one other.
+    Paired,
+    /// It takes more than this.
+    Else,
 }
 
 /// The answer of `plan`, which in shadow mode is never a denial.

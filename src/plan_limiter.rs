@@ -69,7 +69,7 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone> PlanLimiter<K, S> {
 
     /// See [`Limiter::check_costs`].
     pub fn check_costs(&self, key: &K, costs: &[(Unit, u64)]) -> Decision {
-        self.limiter.ask(key, Some(self.id), Ask { costs, enter: false }, || self.limiter.now())
+        self.limiter.ask(key, Some(self.id), Ask::of_costs(costs), || self.limiter.now())
     }
 
     /// See [`Limiter::check_at`].
@@ -86,7 +86,35 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone> PlanLimiter<K, S> {
 
     /// See [`Limiter::check_costs_at`].
     pub fn check_costs_at(&self, key: &K, costs: &[(Unit, u64)], now: Now) -> Decision {
-        self.limiter.ask(key, Some(self.id), Ask { costs, enter: false }, || now)
+        self.limiter.ask(key, Some(self.id), Ask::of_costs(costs), || now)
+    }
+
+    /// See [`Limiter::acquire_global`].
+    #[cfg(all(feature = "global", not(loom)))]
+    pub async fn acquire_global(&self, key: &K, cost: u64, within: std::time::Duration) -> Decision {
+        self.limiter.acquire(key, Some(self.id), cost, within).await
+    }
+
+    /// See [`Limiter::check_exact`].
+    #[cfg(all(feature = "global", not(loom)))]
+    pub async fn check_exact(&self, key: &K) -> Decision {
+        self.limiter.exact(key, Some(self.id), 1).await
+    }
+
+    /// See [`Limiter::check_exact_cost`].
+    #[cfg(all(feature = "global", not(loom)))]
+    pub async fn check_exact_cost(&self, key: &K, cost: u64) -> Decision {
+        self.limiter.exact(key, Some(self.id), cost).await
+    }
+
+    /// See [`Limiter::status_global`].
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    #[cfg(all(feature = "global", not(loom)))]
+    pub async fn status_global(&self, key: &K) -> Result<Vec<crate::global::GlobalStatus>, crate::global::NoAnswer> {
+        self.limiter.status(key, Some(self.id)).await
     }
 
     /// See [`Limiter::peek`].
@@ -116,7 +144,7 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone> PlanLimiter<K, S> {
 
     /// See [`Limiter::peek_costs_at`].
     pub fn peek_costs_at(&self, key: &K, costs: &[(Unit, u64)], now: Now) -> Decision {
-        self.limiter.look_at(key, Some(self.id), Ask { costs, enter: false }, now)
+        self.limiter.look_at(key, Some(self.id), Ask::of_costs(costs), now)
     }
 
     /// See [`Limiter::peek_all`].

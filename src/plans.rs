@@ -9,6 +9,7 @@
 use std::sync::{Arc, PoisonError};
 
 use crate::quota::{Quota, QuotaTicks};
+use crate::shared::{Shared, Who};
 use crate::stats::PlanCounts;
 use crate::store::KeyState;
 use crate::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -24,12 +25,16 @@ pub(crate) struct PlanTicks {
     pub(crate) index: u16,
     pub(crate) name: Arc<str>,
     pub(crate) quotas: Box<[Granted]>,
+    /// The global ones.
+    pub(crate) shared: Shared,
     /// The most requests in flight at once.
     pub(crate) in_flight: Option<u32>,
     /// Decides and counts, and never denies.
     pub(crate) shadow: bool,
     /// The quota, where there is nothing but one, of requests, and a denial is a denial: as most plans are.
     pub(crate) simple: Option<QuotaTicks>,
+    /// Whether there is one global quota and at most one other, all of requests, and a denial is a denial.
+    pub(crate) is_paired: bool,
     /// The version since which the quotas are what they are: what was taken before can't be given back.
     pub(crate) since: u64,
     pub(crate) home: Arc<Home>,
@@ -72,12 +77,17 @@ impl Home {
 impl PlanTicks {
     /// Whether nothing is counted at all.
     pub(crate) fn is_unlimited(&self) -> bool {
-        self.quotas.is_empty() && self.in_flight.is_none()
+        self.quotas.is_empty() && self.shared.is_empty() && self.in_flight.is_none()
     }
 
     /// Whether both grant the same, so that state of the one is state of the other.
     fn grants_as(&self, other: &Self) -> bool {
-        self.index == other.index && self.quotas == other.quotas
+        self.index == other.index && self.quotas == other.quotas && self.shared == other.shared
+    }
+
+    /// The numbers of every quota, the global ones last.
+    pub(crate) fn ticks(&self) -> impl Iterator<Item = &QuotaTicks> {
+        self.quotas.iter().map(|quota| &quota.ticks).chain(self.shared.each().map(|(_, _, ticks)| ticks))
     }
 
     /// For each quota of this plan that of `old` whose use it takes over: the one of the same name, or the only one if
@@ -159,11 +169,11 @@ impl Plans {
             return;
         }
         if let (Some(state), Some(by)) = (overflow.as_mut(), self.move_of(plan.index)) {
-            state.carry(self.version, by, self.at, new_life());
+            state.carry(self.version, by, self.at, new_life(), Who::<()>::Overflow);
         }
         for by in self.coming_to(plan) {
             let Some(mut state) = write(&by.from.home.overflow).take() else { continue };
-            state.carry(self.version, by, self.at, new_life());
+            state.carry(self.version, by, self.at, new_life(), Who::<()>::Overflow);
             match overflow {
                 Some(own) => own.absorb(&state, plan, self.at, new_life()),
                 None => *overflow = Some(state),
@@ -193,7 +203,9 @@ impl Plans {
             return None;
         }
         self.renew_overflow(plan, &mut overflow);
-        Some(f(overflow.get_or_insert_with(|| KeyState::new(plan, self.version, new_life(), |_| 0))))
+        Some(f(
+            overflow.get_or_insert_with(|| KeyState::new(plan, self.version, new_life(), |_| 0, Who::<()>::Overflow))
+        ))
     }
 
     /// Where the buckets of a newcomer to `plan` start at the earliest: it takes over what it may have used in overflow.

@@ -9,6 +9,7 @@ use crate::hasher::RandomState;
 use crate::key::Key;
 use crate::plans::{Granted, Home, MAX_QUOTAS, Move, PlanTicks, Plans};
 use crate::quota::{Quota, QuotaTicks};
+use crate::shared::{Fleet, GlobalQuota, Shared};
 use crate::ticks::Now;
 use crate::unit::Unit;
 
@@ -28,6 +29,7 @@ use crate::unit::Unit;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Plan {
     quotas: Vec<Quota>,
+    global: Vec<GlobalQuota>,
     in_flight: Option<u32>,
     unlimited: bool,
     shadow: bool,
@@ -36,12 +38,24 @@ pub struct Plan {
 impl Plan {
     /// A plan of `quotas`, at most eight. Two that have unit and period in common need [names](Quota::named).
     pub fn new(quotas: impl IntoIterator<Item = Quota>) -> Self {
-        Self { quotas: quotas.into_iter().collect(), in_flight: None, unlimited: false, shadow: false }
+        let quotas = quotas.into_iter().collect();
+        Self { quotas, global: Vec::new(), in_flight: None, unlimited: false, shadow: false }
     }
 
     /// A plan that limits nothing. No state is kept of its keys.
     pub const fn unlimited() -> Self {
-        Self { quotas: Vec::new(), in_flight: None, unlimited: true, shadow: false }
+        Self { quotas: Vec::new(), global: Vec::new(), in_flight: None, unlimited: true, shadow: false }
+    }
+
+    /// The same plan with `quota` in addition, which all nodes of a fleet share: the limiter has to
+    /// [belong](crate::Builder::fleet) to one. Both together are at most eight.
+    ///
+    /// The quotas of this node are asked first, and shape bursts; all of them, and the fleet's, have to allow a request.
+    #[cfg(feature = "global")]
+    #[must_use]
+    pub fn global(mut self, quota: GlobalQuota) -> Self {
+        self.global.push(quota);
+        self
     }
 
     /// The same plan with at most `limit` requests of a key in flight at once. It holds for requests that
@@ -127,6 +141,15 @@ impl<K: Key + ?Sized> Policy<K> {
     pub(crate) fn of_keys<T: Key + ?Sized>(self) -> Policy<T> {
         let Self { plans, default, unknown_is_default, shadow, .. } = self;
         Policy { plans, default, overrides: Vec::new(), resolver: None, unknown_is_default, shadow }
+    }
+
+    /// What is legal and may not be meant.
+    #[cfg(feature = "global")]
+    pub fn warnings(&self) -> Vec<crate::global::Warning> {
+        let of_plan = |(name, plan): &(String, Plan)| {
+            plan.global.iter().filter_map(|quota| quota.warning(name)).collect::<Vec<_>>()
+        };
+        self.plans.iter().flat_map(of_plan).collect()
     }
 
     /// Adds the plan `name`.
@@ -246,7 +269,7 @@ pub(crate) struct Compiled<K: Key + ?Sized> {
 
 impl<K: Key + ?Sized> Compiled<K> {
     /// Compiles the first policy of a limiter, or the one that comes after `before` at the instant `at`.
-    pub(crate) fn new(policy: Policy<K>, before: Option<&Self>, at: Now) -> Result<Self, BuildError> {
+    pub(crate) fn new(policy: Policy<K>, before: Option<&Self>, at: Now, fleet: &Fleet) -> Result<Self, BuildError> {
         let Policy { plans: described, default, overrides, resolver, unknown_is_default, shadow } = policy;
         if described.is_empty() {
             return Err(BuildError::NoQuota);
@@ -260,7 +283,7 @@ impl<K: Key + ?Sized> Compiled<K> {
             let was = before.and_then(|before| before.names.get(&*name)).copied();
             let index = was.map_or(plans.len(), usize::from);
             let Ok(number) = u16::try_from(index) else { return Err(BuildError::TooManyPlans) };
-            let plan = Arc::new(compile(number, name, &plan, shadow, version, old.get(index))?);
+            let plan = Arc::new(compile(number, name, &plan, shadow, version, old.get(index), fleet)?);
             if names.insert(Arc::clone(&plan.name), number).is_some() {
                 return Err(BuildError::DuplicatePlan { plan: plan.name.to_string() });
             }
@@ -335,11 +358,12 @@ fn compile(
     shadow: bool,
     version: u64,
     old: Option<&Arc<PlanTicks>>,
+    fleet: &Fleet,
 ) -> Result<PlanTicks, BuildError> {
-    if plan.quotas.is_empty() && plan.in_flight.is_none() && !plan.unlimited {
+    if plan.quotas.is_empty() && plan.global.is_empty() && plan.in_flight.is_none() && !plan.unlimited {
         return Err(BuildError::EmptyPlan { plan: name });
     }
-    if plan.quotas.len() > MAX_QUOTAS {
+    if plan.quotas.len() + plan.global.len() > MAX_QUOTAS {
         return Err(BuildError::TooManyQuotas { plan: name });
     }
     if plan.in_flight == Some(0) {
@@ -355,13 +379,37 @@ fn compile(
         }
         quotas.push(granted);
     }
+    let shared = Shared::compile(&name, &plan.global, fleet)?;
+    for (n, (label, ..)) in shared.each().enumerate() {
+        let before = quotas.iter().map(|quota| &quota.name).chain(shared.each().take(n).map(|(label, ..)| label));
+        if before.into_iter().any(|other| other == label) {
+            return Err(BuildError::DuplicateQuota { plan: name, quota: label.to_string() });
+        }
+    }
     let shadow = shadow || plan.shadow;
+    let is_plain = !shadow
+        && plan.in_flight.is_none()
+        && quotas.iter().all(|quota| quota.quota.counted() == Unit::REQUESTS)
+        && shared.each().all(|(_, unit, _)| unit == Unit::REQUESTS);
     let simple = match &quotas[..] {
-        [only] if only.quota.counted() == Unit::REQUESTS && !shadow && plan.in_flight.is_none() => Some(only.ticks),
+        [only] if is_plain && shared.is_empty() => Some(only.ticks),
         _ => None,
     };
+    let is_paired = is_plain && quotas.len() < 2 && shared.each().count() == 1;
     let quotas = quotas.into_boxed_slice();
-    let since = old.filter(|old| old.quotas == quotas).map_or(version, |old| old.since);
+    let grants_the_same = |old: &&Arc<PlanTicks>| old.quotas == quotas && old.shared == shared;
+    let since = old.filter(grants_the_same).map_or(version, |old| old.since);
     let home = old.map_or_else(|| Arc::new(Home::new()), |old| Arc::clone(&old.home));
-    Ok(PlanTicks { index, name: name.into(), quotas, in_flight: plan.in_flight, shadow, simple, since, home })
+    Ok(PlanTicks {
+        index,
+        name: name.into(),
+        quotas,
+        shared,
+        in_flight: plan.in_flight,
+        shadow,
+        simple,
+        is_paired,
+        since,
+        home,
+    })
 }

@@ -112,6 +112,12 @@ impl Quota {
         }
     }
 
+    /// Whether [`named`](Quota::named) has given it a name.
+    #[cfg(feature = "global")]
+    pub(crate) const fn is_named(&self) -> bool {
+        self.name.is_some()
+    }
+
     /// What is counted.
     pub const fn counted(&self) -> Unit {
         self.unit

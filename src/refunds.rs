@@ -60,6 +60,18 @@ const LIFE_MASK: u64 = (1 << LIFE_BITS) - 1;
 const BURST_BITS: u32 = 16;
 
 impl RefundsSeen {
+    /// What a global quota needs in this place: the epoch of the lease.
+    #[cfg(feature = "global")]
+    pub(crate) const fn of_lease(epoch: u64) -> Self {
+        Self(epoch)
+    }
+
+    /// The epoch of the lease.
+    #[cfg(feature = "global")]
+    pub(crate) const fn lease(self) -> u64 {
+        self.0
+    }
+
     const fn epoch(self) -> u64 {
         self.0 >> EPOCH_SHIFT
     }

@@ -6,13 +6,18 @@
 //! whose denial no longer holds looks once more.
 
 use crate::bucket::Demand;
-use crate::decision::{Allow, Cause, Others, Seen};
+use crate::decision::{Allow, Cause, Decision, Others, Seen, Source};
 use crate::plans::{Granted, MAX_QUOTAS, PlanTicks};
 use crate::quota::QuotaTicks;
+use crate::shared::Refused;
 use crate::store::{KeyState, Slot, Taken};
 use crate::sync::Ordering;
 use crate::ticks::Now;
 use crate::unit::Unit;
+
+/// For so many ticks, half a second, the epoch of a ledger tells a lease from all others: it comes round after 1,024 looks of
+/// the background thread, which are a millisecond apart at the least.
+const SAME_LEASE: u64 = 500_000_000 * crate::ticks::PER_NANO;
 
 /// What a request asks for.
 #[derive(Clone, Copy, Debug)]
@@ -21,21 +26,31 @@ pub(crate) struct Ask<'a> {
     pub(crate) costs: &'a [(Unit, u64)],
     /// Whether it is to be counted as in flight.
     pub(crate) enter: bool,
+    /// Whether global quotas are left out, since the authority is asked about them.
+    pub(crate) exact: bool,
 }
 
-impl Ask<'_> {
-    /// What it costs of `quota`: of the same kind may be asked in several places.
-    fn of(&self, quota: &Granted) -> u64 {
-        let unit = quota.quota.counted().id();
+impl<'a> Ask<'a> {
+    /// A plain check of these costs.
+    pub(crate) const fn of_costs(costs: &'a [(Unit, u64)]) -> Self {
+        Self { costs, enter: false, exact: false }
+    }
+
+    /// What it costs of a quota that counts `unit`: of the same kind may be asked in several places.
+    pub(crate) fn of(&self, unit: Unit) -> u64 {
+        let unit = unit.id();
         let of_kind = self.costs.iter().filter(|(kind, _)| kind.id() == unit);
         of_kind.fold(0, |sum, (_, cost)| sum.saturating_add(*cost))
     }
 
     /// Whether it takes nothing from a key on `plan`, whatever that has: it asks for nothing, or for what never fits.
     pub(crate) fn takes_nothing(&self, plan: &PlanTicks) -> bool {
-        let mut nothing = !self.enter;
+        let mut nothing = !self.enter && plan.shared.asks_nothing(*self);
+        if plan.shared.exceeded(*self, 0, &mut [Taken::default(); MAX_QUOTAS]).is_some() {
+            return true;
+        }
         for quota in &plan.quotas {
-            let cost = self.of(quota);
+            let cost = self.of(quota.quota.counted());
             if cost > quota.ticks.burst() {
                 return true;
             }
@@ -84,7 +99,10 @@ impl<'a> Key<'a> {
     pub(crate) fn peek(self, ask: Ask<'_>, now: Now, taken: &mut AllTaken) -> Verdict {
         let mut verdict = match self.look(ask, now, taken) {
             Some(worst) => return self.denied_by(worst, now, taken),
-            None => self.allowed(now, taken),
+            None => match self.look_at_shared(ask, now, taken) {
+                Ok(source) => self.allowed(now, taken, source),
+                Err(refused) => return self.refused(&refused, now, taken),
+            },
         };
         verdict.seen.cost = 0;
         taken.iter_mut().for_each(|taken| taken.cost = 0);
@@ -96,10 +114,25 @@ impl<'a> Key<'a> {
         if let Some(worst) = self.look(ask, now, taken) {
             return self.denied_by(worst, now, taken);
         }
+        if let Some(n) = self.plan.shared.exceeded(ask, self.plan.quotas.len(), taken) {
+            return self.denied_by(n, now, taken);
+        }
         let limit = self.plan.in_flight.unwrap_or(u32::MAX);
         if ask.enter && !self.state.enter(limit) {
             let seen = Seen { cost: 1, id: self.id, ..Seen::places(limit, limit, self.plan.index) };
             return self.verdict(Some(Cause::InFlight), seen, now, None);
+        }
+        let mut source = Source::Local;
+        if let Some(ledgers) = self.state.ledgers().filter(|_| !ask.exact) {
+            match self.plan.shared.spend(ledgers, ask, now, self.plan.quotas.len(), taken) {
+                Ok(of_fleet) => source = of_fleet,
+                Err(refused) => {
+                    if ask.enter {
+                        self.state.leave();
+                    }
+                    return self.refused(&refused, now, taken);
+                }
+            }
         }
         for (n, (slot, quota)) in self.buckets().enumerate() {
             let Some(demand) = Demand::new(&quota.ticks, taken[n].cost) else { continue };
@@ -111,6 +144,9 @@ impl<'a> Key<'a> {
                             slot.give_back(&quota.ticks, taken, quota.ticks.at(now), clock);
                         }
                     }
+                    if let Some(ledgers) = self.state.ledgers() {
+                        self.plan.shared.unspend(ledgers, self.plan.quotas.len(), taken);
+                    }
                     if ask.enter {
                         self.state.leave();
                     }
@@ -119,7 +155,47 @@ impl<'a> Key<'a> {
                 }
             }
         }
-        self.allowed(now, taken)
+        self.allowed(now, taken, source)
+    }
+
+    /// Takes `cost` requests from a lease of the only global quota, and of the one other if there is one. `None`, and nothing
+    /// is taken, if that is not allowed; [`take`](Self::take) knows why.
+    #[inline]
+    pub(crate) fn take_paired(self, cost: u64, clock: &impl Fn() -> Now) -> Option<Pair> {
+        let ledgers = self.state.ledgers()?;
+        let now = clock();
+        let (id, plan, since) = (self.id, self.plan.index, self.plan.since);
+        let Some((slot, quota)) = self.buckets().next() else {
+            let (fleet, source) = self.plan.shared.spend_lease(ledgers, cost, now)?;
+            return Some(Pair { own: None, fleet, now, id, plan, since, source });
+        };
+        let demand = Demand::new(&quota.ticks, cost)?;
+        let refunds = slot.refunds.seen();
+        let (tat, at) = (slot.bucket.tat(), quota.ticks.at(now));
+        if tat.saturating_sub(at) > demand.room {
+            return None;
+        }
+        let (fleet, source) = self.plan.shared.spend_lease(ledgers, cost, now)?;
+        let Ok(tat) = slot.bucket.draw(&demand, tat, at) else {
+            self.plan.shared.unspend(ledgers, 0, &[fleet.1]);
+            return None;
+        };
+        let own = Some((quota.ticks, Taken { cost, tat, refunds }));
+        Some(Pair { own, fleet, now, id, plan, since, source })
+    }
+
+    fn look_at_shared(self, ask: Ask<'_>, now: Now, taken: &mut AllTaken) -> Result<Source, Refused> {
+        let from = self.plan.quotas.len();
+        match self.state.ledgers() {
+            None => Ok(Source::Local),
+            Some(ledgers) => self.plan.shared.look(ledgers, ask, now, from, taken),
+        }
+    }
+
+    /// The denial by a global quota.
+    fn refused(self, refused: &Refused, now: Now, taken: &AllTaken) -> Verdict {
+        let seen = Seen { source: refused.source, ..self.seen(refused.quota, now, taken) };
+        self.verdict(Some(refused.cause), seen, now, Some(refused.quota))
     }
 
     /// Looks at all buckets, and says which denies for longest, if one does.
@@ -128,7 +204,7 @@ impl<'a> Key<'a> {
         for (n, (slot, quota)) in self.buckets().enumerate() {
             // The refunds first: see `refunds.rs`.
             let refunds = slot.refunds.seen();
-            taken[n] = Taken { cost: ask.of(quota), tat: slot.bucket.tat(), refunds };
+            taken[n] = Taken { cost: ask.of(quota.quota.counted()), tat: slot.bucket.tat(), refunds };
             if let Some(wait) = wait(&quota.ticks, &taken[n], quota.ticks.at(now)) {
                 worst = worst.max(Some((wait, n)));
             }
@@ -151,33 +227,28 @@ impl<'a> Key<'a> {
         self.state.in_flight().load(Ordering::Relaxed)
     }
 
-    /// The allow, with the numbers of the quota that allows the same again the fewest times. One of which nothing was
-    /// asked counts as if it had been asked for one unit.
-    fn allowed(self, now: Now, taken: &AllTaken) -> Verdict {
-        let mut tightest: Option<(u64, u64, usize)> = None;
-        for ((n, quota), taken) in self.plan.quotas.iter().enumerate().zip(taken) {
-            let left = quota.empty.saturating_sub(taken.tat.saturating_sub(quota.ticks.at(now)));
-            let charge = quota.ticks.charge(taken.cost.max(1)).max(1);
-            // left / charge, without a division.
-            let fewer = |(least, per, _): (u64, u64, usize)| {
-                u128::from(left) * u128::from(per) < u128::from(least) * u128::from(charge)
-            };
-            if tightest.is_none_or(fewer) {
-                tightest = Some((left, charge, n));
+    /// The allow, with the numbers of the quota that allows the same again the fewest times.
+    fn allowed(self, now: Now, taken: &AllTaken, source: Source) -> Verdict {
+        let mut tightest: Option<(Left, usize)> = None;
+        for ((n, quota), taken) in self.plan.ticks().enumerate().zip(taken) {
+            let left = Left::of(quota, taken, now);
+            if tightest.is_none_or(|(least, _)| left.is_less(least)) {
+                tightest = Some((left, n));
             }
         }
         let seen = match (tightest, self.plan.in_flight) {
-            (Some((_, _, n)), _) => self.seen(n, now, taken),
+            (Some((_, n)), _) => self.seen(n, now, taken),
             (None, Some(limit)) => Seen { id: self.id, ..Seen::places(limit, self.in_flight(), self.plan.index) },
             (None, None) => Seen::unlimited(self.plan.index),
         };
-        self.verdict(None, seen, now, tightest.map(|(_, _, n)| n))
+        self.verdict(None, Seen { source, ..seen }, now, tightest.map(|(_, n)| n))
     }
 
     fn seen(self, n: usize, now: Now, taken: &AllTaken) -> Seen {
         let Taken { cost, tat, refunds } = taken[n];
-        let quota = self.plan.quotas[n].ticks;
-        Seen { quota, tat, now: quota.at(now), cost, refunds, id: self.id, plan: self.plan.index }
+        let quota = self.plan.ticks().nth(n).copied().unwrap_or(QuotaTicks::UNLIMITED);
+        let source = Source::Local;
+        Seen { quota, tat, now: quota.at(now), cost, refunds, id: self.id, plan: self.plan.index, source }
     }
 
     /// Whether what denied has been given something back since.
@@ -192,15 +263,69 @@ impl<'a> Key<'a> {
 
     /// Gives back what `allow` took of all quotas.
     pub(crate) fn refund(self, allow: &Allow, clock: impl Fn() -> Now) {
-        let Others::All { since, now, taken, .. } = &allow.others else { return };
-        if *since != self.plan.since || allow.seen.id != self.id || allow.instead_of.is_some() {
+        let Some((since, now, _, taken)) = allow.others.all() else { return };
+        if since != self.plan.since || allow.seen.id != self.id || allow.instead_of.is_some() {
             return;
+        }
+        if let Some(ledgers) = self.state.ledgers()
+            && clock().ticks().saturating_sub(now.ticks()) < SAME_LEASE
+        {
+            self.plan.shared.unspend(ledgers, self.plan.quotas.len(), taken);
         }
         for ((slot, quota), taken) in self.buckets().zip(taken) {
             if taken.cost != 0 {
-                slot.give_back(&quota.ticks, taken, quota.ticks.at(*now), &clock);
+                slot.give_back(&quota.ticks, taken, quota.ticks.at(now), &clock);
             }
         }
+    }
+}
+
+/// What was taken of a global quota and of one other, if there is one.
+pub(crate) struct Pair {
+    own: Option<(QuotaTicks, Taken)>,
+    fleet: (QuotaTicks, Taken),
+    now: Now,
+    id: u64,
+    plan: u16,
+    since: u64,
+    source: Source,
+}
+
+impl Pair {
+    /// The decision, with the numbers of the quota that allows the same again fewer times.
+    #[inline]
+    pub(crate) fn decision(self) -> Decision {
+        let Self { own, fleet, now, id, plan, since, source } = self;
+        let left = |(ticks, taken): &(QuotaTicks, Taken)| Left::of(ticks, taken, now);
+        let least = own.filter(|own| !left(&fleet).is_less(left(own))).unwrap_or(fleet);
+        let taken = own.map_or([fleet.1, Taken::default()], |own| [own.1, fleet.1]);
+        let (quota, Taken { cost, tat, refunds }) = least;
+        let seen = Seen { quota, tat, now: quota.at(now), cost, refunds, id, plan, source };
+        Decision::Allow(Allow { seen, others: Others::Few { since, now, taken }, instead_of: None })
+    }
+}
+
+/// How many times more a quota allows the same, as a fraction. One of which nothing was asked counts as if it had been asked
+/// for one unit.
+#[derive(Clone, Copy)]
+pub(crate) struct Left {
+    ticks: u64,
+    charge: u64,
+}
+
+impl Left {
+    #[inline]
+    pub(crate) const fn of(quota: &QuotaTicks, taken: &Taken, now: Now) -> Self {
+        let ahead = taken.tat.saturating_sub(quota.at(now));
+        let ticks = quota.charge(quota.burst()).saturating_sub(ahead);
+        let charge = quota.charge(if taken.cost == 0 { 1 } else { taken.cost });
+        Self { ticks, charge: if charge == 0 { 1 } else { charge } }
+    }
+
+    /// Without a division.
+    #[inline]
+    pub(crate) const fn is_less(self, other: Self) -> bool {
+        (self.ticks as u128) * (other.charge as u128) < (other.ticks as u128) * (self.charge as u128)
     }
 }
 

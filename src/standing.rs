@@ -4,8 +4,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::decision::{Decision, Others, Reason, Seen};
-use crate::plans::{Granted, PlanTicks};
+use crate::decision::{Decision, Reason, Seen};
+use crate::plans::PlanTicks;
+use crate::quota::QuotaTicks;
 use crate::store::Taken;
 use crate::unit::Unit;
 
@@ -92,26 +93,26 @@ pub(crate) fn standings(plan: &PlanTicks, decision: &Decision) -> Vec<Standing> 
         unit,
         seen,
     };
-    match (decision.others(), &*plan.quotas) {
-        (Others::All { since, now, in_flight, taken }, quotas) if *since == plan.since => {
-            let of_quota = |(quota, taken): (&Granted, &Taken)| {
+    match (decision.others().all(), &*plan.quotas) {
+        (Some((since, now, in_flight, taken)), quotas) if since == plan.since => {
+            let own = quotas.iter().map(|quota| (&quota.name, quota.quota.counted(), &quota.ticks));
+            let of_quota = |((name, unit, ticks), taken): ((_, _, &QuotaTicks), &Taken)| {
                 let Taken { cost, tat, refunds } = *taken;
-                let now = quota.ticks.at(*now);
-                of(&quota.name, quota.quota.counted(), Seen { quota: quota.ticks, tat, now, cost, refunds, ..*seen })
+                of(name, unit, Seen { quota: *ticks, tat, now: ticks.at(now), cost, refunds, ..*seen })
             };
-            let mut standings: Vec<_> = quotas.iter().zip(taken).map(of_quota).collect();
+            let mut standings: Vec<_> = own.chain(plan.shared.each()).zip(taken).map(of_quota).collect();
             if let Some(limit) = plan.in_flight {
                 // A request that was denied for want of a place asked for one.
                 let cost = u64::from(matches!(decision, Decision::Deny(deny) if deny.reason() == Reason::InFlight));
-                let seen = Seen { cost, ..Seen::places(limit, *in_flight, plan.index) };
+                let seen = Seen { cost, ..Seen::places(limit, in_flight, plan.index) };
                 standings.push(of(&IN_FLIGHT.name().into(), IN_FLIGHT, seen));
             }
             standings
         }
-        (Others::None, [quota]) if quota.ticks == seen.quota => {
+        (None, [quota]) if quota.ticks == seen.quota => {
             vec![of(&quota.name, quota.quota.counted(), *seen)]
         }
-        (Others::None, []) => Vec::new(),
+        (None, []) => Vec::new(),
         _ => vec![of(&plan.name, Unit::REQUESTS, *seen)],
     }
 }

@@ -1,21 +1,29 @@
 //! The only place that names atomics: the standard library's, or the model checker's. And stand-ins for what the model
 //! checker can't see into.
 
+#[cfg(all(loom, feature = "global"))]
+pub(crate) use self::stand_in::{ArrayQueue, SegQueue};
 #[cfg(loom)]
 pub(crate) use self::stand_in::{Backoff, DashMap, Held, SharedValue, Shelf, Table};
 #[cfg(not(loom))]
 pub(crate) use crate::shelf::{Held, Shelf};
+#[cfg(all(not(loom), feature = "global"))]
+pub(crate) use crossbeam_queue::{ArrayQueue, SegQueue};
 #[cfg(not(loom))]
 pub(crate) use crossbeam_utils::Backoff;
 #[cfg(not(loom))]
 pub(crate) use dashmap::{DashMap, SharedValue};
 #[cfg(not(loom))]
 pub(crate) use hashbrown::raw::RawTable as Table;
+#[cfg(all(loom, feature = "global"))]
+pub(crate) use loom::sync::atomic::fence;
 #[cfg(loom)]
 pub(crate) use loom::sync::{
     Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard,
     atomic::{AtomicU32, AtomicU64, Ordering},
 };
+#[cfg(all(not(loom), feature = "global"))]
+pub(crate) use std::sync::atomic::fence;
 #[cfg(not(loom))]
 pub(crate) use std::sync::{
     Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard,
@@ -115,6 +123,64 @@ mod stand_in {
         }
 
         pub(crate) fn shrink_to(&mut self, _: usize, _: impl Fn(&T) -> u64) {}
+    }
+
+    /// A bounded queue behind a lock. What it leaves unchecked: crossbeam's own.
+    #[cfg(feature = "global")]
+    pub(crate) struct ArrayQueue<T> {
+        items: super::Mutex<std::collections::VecDeque<T>>,
+        capacity: usize,
+    }
+
+    #[cfg(feature = "global")]
+    impl<T> ArrayQueue<T> {
+        pub(crate) fn new(capacity: usize) -> Self {
+            Self { items: super::Mutex::new(std::collections::VecDeque::new()), capacity }
+        }
+
+        fn items(&self) -> super::MutexGuard<'_, std::collections::VecDeque<T>> {
+            self.items.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+        }
+
+        pub(crate) fn push(&self, item: T) -> Result<(), T> {
+            let mut items = self.items();
+            if items.len() == self.capacity {
+                return Err(item);
+            }
+            items.push_back(item);
+            Ok(())
+        }
+
+        pub(crate) fn pop(&self) -> Option<T> {
+            self.items().pop_front()
+        }
+
+        pub(crate) fn len(&self) -> usize {
+            self.items().len()
+        }
+
+        pub(crate) fn is_empty(&self) -> bool {
+            self.len() == 0
+        }
+    }
+
+    /// A queue without bounds behind a lock. What it leaves unchecked: crossbeam's own.
+    #[cfg(feature = "global")]
+    pub(crate) struct SegQueue<T>(ArrayQueue<T>);
+
+    #[cfg(feature = "global")]
+    impl<T> SegQueue<T> {
+        pub(crate) fn new() -> Self {
+            Self(ArrayQueue::new(usize::MAX))
+        }
+
+        pub(crate) fn push(&self, item: T) {
+            let _ = self.0.push(item);
+        }
+
+        pub(crate) fn pop(&self) -> Option<T> {
+            self.0.pop()
+        }
     }
 
     /// The newest values behind locks, since the model checker knows neither `arc-swap` nor values that belong to a thread.

@@ -54,3 +54,29 @@ fn a_check_of_a_known_key_allocates_nothing() {
     assert_eq!(count, 0);
     assert!(keyed.check("known").is_denied());
 }
+
+#[cfg(feature = "global")]
+#[test]
+fn a_check_on_a_lease_allocates_nothing() {
+    use std::time::Duration;
+    use tollgate::global::{Fleet, GlobalQuota, MemoryAuthority};
+    use tollgate::{Plan, Source};
+
+    let fleet = Fleet::builder(MemoryAuthority::new()).start().expect("there are threads");
+    let plan = Plan::new([Quota::per_hour(1_000_000)])
+        .global(GlobalQuota::sliding_window(1_000_000, Duration::from_secs(60)).overdraft(0));
+    let limiter = Limiter::builder().fleet(&fleet).plan("api", plan).build().expect("a quota that makes sense");
+    // Until a lease is there that lasts for a while.
+    while limiter.check_cost("known", 2_000).is_denied() {
+        std::thread::yield_now();
+    }
+    let count = allocations(|| {
+        let mut leased = 0;
+        while leased < 2_000 {
+            // The thread takes some time to find out that more is wanted.
+            let decision = black_box(limiter.check("known"));
+            leased += u32::from(decision.source() == Source::Lease && decision.is_allowed());
+        }
+    });
+    assert_eq!(count, 0);
+}

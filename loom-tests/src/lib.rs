@@ -75,4 +75,22 @@ impl Race {
             (a(with), thread.join().expect("no model panics"))
         }
     }
+
+    /// Runs two on threads of their own, and the third here: first, or when the others have come as far as they can.
+    #[allow(clippy::expect_used, reason = "a panic is passed on")]
+    pub fn run_three<T: Clone + Send + 'static, A: Send + 'static, B: Send + 'static, C>(
+        self,
+        with: &T,
+        a: impl FnOnce(&T) -> A + Send + 'static,
+        b: impl FnOnce(&T) -> B + Send + 'static,
+        here: impl FnOnce(&T) -> C,
+    ) -> (A, B, C) {
+        let (for_a, for_b) = (with.clone(), with.clone());
+        let (a, b) = (thread::spawn(move || a(&for_a)), thread::spawn(move || b(&for_b)));
+        if self.swapped {
+            thread::yield_now();
+        }
+        let here = here(with);
+        (a.join().expect("no model panics"), b.join().expect("no model panics"), here)
+    }
 }

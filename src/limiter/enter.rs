@@ -78,7 +78,7 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone> Limiter<K, S> {
     where
         S: Send + Sync + 'static,
     {
-        match self.ask(key, given, Ask { costs, enter: true }, clock) {
+        match self.ask(key, given, Ask { enter: true, ..Ask::of_costs(costs) }, clock) {
             Decision::Deny(deny) => Err(deny),
             // What is not limited, or let in by shadow mode, is not counted.
             Decision::Allow(allow) if allow.instead_of.is_some() || allow.seen.quota == QuotaTicks::UNLIMITED => {

@@ -43,7 +43,7 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone> Limiter<K, S> {
 
     /// What [`check_costs_at`](Self::check_costs_at) would answer. Nothing is taken, and no key is made.
     pub fn peek_costs_at(&self, key: &K, costs: &[(Unit, u64)], now: Now) -> Decision {
-        self.look_at(key, None, Ask { costs, enter: false }, now)
+        self.look_at(key, None, Ask::of_costs(costs), now)
     }
 
     pub(crate) fn look_at(&self, key: &K, given: Option<PlanId>, ask: Ask<'_>, now: Now) -> Decision {
@@ -109,7 +109,7 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone> Limiter<K, S> {
 
     /// Each quota of the plan of `key` with its numbers at the instant `now`. Nothing is taken, and no key is made.
     pub fn peek_all_at(&self, key: &K, now: Now) -> Vec<Standing> {
-        self.standings(&self.look_at(key, None, Ask { costs: &[(Unit::REQUESTS, 1)], enter: false }, now))
+        self.standings(&self.look_at(key, None, Ask::of_costs(&[(Unit::REQUESTS, 1)]), now))
     }
 
     /// Every known key with what a [`peek`](Self::peek) on its plan says of it, in no order, for inspection. A key comes
@@ -133,7 +133,7 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone> Limiter<K, S> {
     {
         let Inner { store, current, .. } = &*self.inner;
         let now = self.now();
-        let ask = Ask { costs: &[(Unit::REQUESTS, 1)], enter: false };
+        let ask = Ask::of_costs(&[(Unit::REQUESTS, 1)]);
         let policy = current.get();
         let seen = store.snapshot(|state, id| {
             // One that is being carried over is passed over.

@@ -98,12 +98,12 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone> Limiter<K, S> {
     }
 
     fn swap(&self, policy: Policy<K>, clock: impl FnOnce() -> Now) -> Result<(), BuildError> {
-        let Inner { current, store, reloads, .. } = &*self.inner;
+        let Inner { current, store, reloads, fleet, .. } = &*self.inner;
         // Relaxed: it numbers the calls, and nothing else is ordered by it.
         let call = reloads.called.fetch_add(1, Ordering::Relaxed) + 1;
         let mut done = reloads.done.lock().unwrap_or_else(PoisonError::into_inner);
         let at = clock();
-        let compiled = Compiled::new(policy, Some(&*current.get()), at)?;
+        let compiled = Compiled::new(policy, Some(&*current.get()), at, fleet)?;
         if call < *done {
             // A newer one came first, and stays.
             return Ok(());

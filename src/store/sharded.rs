@@ -44,6 +44,7 @@ use std::hash::BuildHasher;
 use super::KeyState;
 use crate::key::Key;
 use crate::plans::{Move, PlanTicks, Plans};
+use crate::shared::{Who, Write};
 use crate::sync::{AtomicU64, DashMap, Mutex, MutexGuard, Ordering, SharedValue, Table};
 use crate::ticks::Now;
 
@@ -63,6 +64,8 @@ pub(crate) struct Sharded<K: Key + ?Sized, S> {
     sides: Box<[Mutex<Side>]>,
     keys: AtomicU64,
     max_keys: u64,
+    /// How keys are named where a fleet shares quotas.
+    write: Write<K>,
 }
 
 #[derive(Default)]
@@ -107,12 +110,13 @@ pub(crate) enum Newcomer {
 
 impl<K: Key + ?Sized, S: BuildHasher + Clone> Sharded<K, S> {
     /// `shards` is a power of two and at least 2.
-    pub(crate) fn new(hasher: S, shards: usize, max_keys: u64) -> Self {
+    pub(crate) fn new(hasher: S, shards: usize, max_keys: u64, write: Write<K>) -> Self {
         Self {
             map: DashMap::with_capacity_and_hasher_and_shard_amount(0, hasher, shards),
             sides: (0..shards).map(|_| Mutex::new(Side::default())).collect(),
             keys: AtomicU64::new(0),
             max_keys,
+            write,
         }
     }
 
@@ -155,7 +159,7 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone> Sharded<K, S> {
             let inherited = plans.inherited(plan, &is_current)?;
             if newcomer == Newcomer::Show {
                 let floor = shard.side.floor;
-                let state = KeyState::new(plan, plans.version, 0, |n| inherited[n].max(floor));
+                let state = KeyState::new(plan, plans.version, 0, |n| inherited[n].max(floor), self.who(key));
                 return Some(f(&state, resident(hash), now));
             }
 
@@ -174,7 +178,7 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone> Sharded<K, S> {
                 return Some(answer);
             }
             let (floor, life) = (shard.side.floor, shard.side.new_life());
-            let fresh = KeyState::new(plan, plans.version, life, |n| inherited[n].max(floor));
+            let fresh = KeyState::new(plan, plans.version, life, |n| inherited[n].max(floor), self.who(key));
             let owned = owned.unwrap_or_else(|| key.to_owned());
             shard.side.arrivals.push_back(hash);
             Some(f(shard.insert(hash, owned, fresh), resident(hash), now))
@@ -199,6 +203,10 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone> Sharded<K, S> {
         let mut shard = Shard { table: &mut table, side: lock(&self.sides[index]), store: self, plans };
         shard.carry(hash, |known| known.borrow() == key);
         Some(f(&mut shard, hash))
+    }
+
+    pub(crate) const fn who<'a>(&self, key: &'a K) -> Who<'a, K> {
+        Who::Key(key, self.write)
     }
 
     /// Whether one more state may be made.
@@ -292,6 +300,12 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone> Sharded<K, S> {
         self.visit(key, plan, |state, _| state.leave()) == Some(true)
     }
 
+    /// Calls `f` for every state, with its shard locked.
+    #[cfg(all(feature = "global", not(loom)))]
+    pub(crate) fn each(&self, mut f: impl FnMut(&KeyState)) {
+        self.map.iter().for_each(|entry| f(entry.value()));
+    }
+
     /// The number of keys.
     pub(crate) fn len(&self) -> u64 {
         self.keys.load(Ordering::Relaxed)
@@ -331,12 +345,12 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone> Shard<'_, K, S> {
         let stays = |by: &Move| by.from.index == by.to.index;
 
         // Those that stay on their plan first, so that those that come to it find them carried over.
-        while let Some((_, state)) =
+        while let Some((known, state)) =
             self.table.get_mut(hash, |(known, state)| move_of(state.get()).is_some_and(stays) && meant(known))
         {
             let state = state.get_mut();
             let Some(by) = move_of(state) else { return };
-            state.carry(version, by, plans.at, self.side.new_life());
+            state.carry(version, by, plans.at, self.side.new_life(), self.store.who((*known).borrow()));
         }
         while let Some((known, state)) = self.remove(hash, |known, state| move_of(state).is_some() && meant(known)) {
             let Some(by) = move_of(&state) else { return };
@@ -347,7 +361,7 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone> Shard<'_, K, S> {
     /// Puts a state that has left its plan where `by` says.
     fn put(&mut self, hash: u64, key: K::Owned, mut state: KeyState, by: &Move, at: Now) {
         let (version, life) = (self.plans.version, self.side.new_life());
-        state.carry(version, by, at, life);
+        state.carry(version, by, at, life, self.store.who(key.borrow()));
         let there = self
             .table
             .get_mut(hash, |(known, own)| own.get().plan() == by.to.index && own.get().is_of(version) && *known == key);

@@ -3,10 +3,11 @@
 use std::fmt;
 
 use crate::bucket::Bucket;
-use crate::decision::{Allow, Decision, Seen};
+use crate::decision::{Allow, Decision, Seen, Source};
 use crate::plans::{Move, PlanTicks};
 use crate::quota::QuotaTicks;
 use crate::refunds::{Refunds, RefundsSeen};
+use crate::shared::{Ledgers, Who};
 use crate::sync::{AtomicU32, Ordering};
 use crate::ticks::Now;
 
@@ -39,6 +40,48 @@ pub(crate) enum KeyState {
         /// A bucket for each quota of the plan, in its order.
         slots: Box<[Slot]>,
     },
+    /// For a plan with global quotas.
+    Shared {
+        /// Requests that have entered and not left.
+        in_flight: AtomicU32,
+        /// The plan's index.
+        plan: u16,
+        /// The low bits of the version of the policy that the buckets are counted by.
+        version: u8,
+        /// What it has.
+        accounts: Box<Accounts>,
+    },
+}
+
+/// The buckets of a key, one for each quota of the plan, and its ledgers, one for each global quota.
+#[derive(Debug)]
+pub(crate) struct Accounts {
+    slots: Slots,
+    ledgers: Ledgers,
+}
+
+/// A plan with a global quota mostly has one other, whose bucket is then found without a further step.
+#[derive(Debug)]
+enum Slots {
+    One(Slot),
+    Any(Box<[Slot]>),
+}
+
+impl Slots {
+    fn new(mut slots: impl ExactSizeIterator<Item = Slot>) -> Self {
+        match (slots.len(), slots.next()) {
+            (1, Some(slot)) => Self::One(slot),
+            (_, first) => Self::Any(first.into_iter().chain(slots).collect()),
+        }
+    }
+
+    #[inline]
+    fn all(&self) -> &[Slot] {
+        match self {
+            Self::One(slot) => std::slice::from_ref(slot),
+            Self::Any(slots) => slots,
+        }
+    }
 }
 
 /// The bucket of one quota, and what its refunds need.
@@ -57,12 +100,29 @@ impl Slot {
 
 impl KeyState {
     /// A key on `plan` that has taken nothing yet. The bucket of the n-th quota is full from `tat(n)` on.
-    pub(crate) fn new(plan: &PlanTicks, version: u64, life: u32, tat: impl Fn(usize) -> u64) -> Self {
-        Self::of(plan, version, 0, (0..plan.quotas.len()).map(|n| Slot::new(tat(n), life)))
+    pub(crate) fn new<K: ?Sized>(
+        plan: &PlanTicks,
+        version: u64,
+        life: u32,
+        tat: impl Fn(usize) -> u64,
+        who: Who<'_, K>,
+    ) -> Self {
+        let slots = (0..plan.quotas.len()).map(|n| Slot::new(tat(n), life));
+        Self::of(plan, version, 0, slots, plan.shared.open(&plan.name, who))
     }
 
-    fn of(plan: &PlanTicks, version: u64, in_flight: u32, slots: impl ExactSizeIterator<Item = Slot>) -> Self {
+    fn of(
+        plan: &PlanTicks,
+        version: u64,
+        in_flight: u32,
+        slots: impl ExactSizeIterator<Item = Slot>,
+        ledgers: Option<Ledgers>,
+    ) -> Self {
         let (in_flight, plan, version) = (AtomicU32::new(in_flight), plan.index, version as u8);
+        if let Some(ledgers) = ledgers {
+            let accounts = Box::new(Accounts { slots: Slots::new(slots), ledgers });
+            return Self::Shared { in_flight, plan, version, accounts };
+        }
         let mut slots = slots.fuse();
         match (slots.len(), slots.next()) {
             (1, Some(slot)) => Self::One { in_flight, plan, version, slot },
@@ -74,7 +134,7 @@ impl KeyState {
     #[inline]
     pub(crate) const fn plan(&self) -> u16 {
         match self {
-            Self::One { plan, .. } | Self::Many { plan, .. } => *plan,
+            Self::One { plan, .. } | Self::Many { plan, .. } | Self::Shared { plan, .. } => *plan,
         }
     }
 
@@ -82,13 +142,15 @@ impl KeyState {
     #[inline]
     pub(crate) const fn is_of(&self, version: u64) -> bool {
         match self {
-            Self::One { version: own, .. } | Self::Many { version: own, .. } => *own == version as u8,
+            Self::One { version: own, .. } | Self::Many { version: own, .. } | Self::Shared { version: own, .. } => {
+                *own == version as u8
+            }
         }
     }
 
     pub(crate) const fn in_flight(&self) -> &AtomicU32 {
         match self {
-            Self::One { in_flight, .. } | Self::Many { in_flight, .. } => in_flight,
+            Self::One { in_flight, .. } | Self::Many { in_flight, .. } | Self::Shared { in_flight, .. } => in_flight,
         }
     }
 
@@ -98,6 +160,16 @@ impl KeyState {
         match self {
             Self::One { slot, .. } => std::slice::from_ref(slot),
             Self::Many { slots, .. } => slots,
+            Self::Shared { accounts, .. } => accounts.slots.all(),
+        }
+    }
+
+    /// A ledger for each global quota of the plan, if it has any.
+    #[inline]
+    pub(crate) fn ledgers(&self) -> Option<&Ledgers> {
+        match self {
+            Self::Shared { accounts, .. } => Some(&accounts.ledgers),
+            _ => None,
         }
     }
 
@@ -106,6 +178,7 @@ impl KeyState {
         // Relaxed: nobody else can see the state.
         self.in_flight().load(Ordering::Relaxed) == 0
             && self.slots().iter().zip(&plan.quotas).all(|(slot, quota)| slot.bucket.tat() <= quota.ticks.at(now))
+            && self.ledgers().is_none_or(|ledgers| ledgers.are_idle(now))
     }
 
     /// Takes what the buckets have before `instant`.
@@ -128,10 +201,14 @@ impl KeyState {
 
     /// The same under the next policy: use is carried over. Where all quotas of the plan stay as they were, so do the
     /// buckets, and what was taken from them can still be given back.
-    pub(crate) fn carry(&mut self, version: u64, by: &Move, at: Now, life: u32) {
+    pub(crate) fn carry<K: ?Sized>(&mut self, version: u64, by: &Move, at: Now, life: u32, who: Who<'_, K>) {
         if by.as_before {
             match self {
-                Self::One { version: own, .. } | Self::Many { version: own, .. } => *own = version as u8,
+                Self::One { version: own, .. }
+                | Self::Many { version: own, .. }
+                | Self::Shared { version: own, .. } => {
+                    *own = version as u8;
+                }
             }
             return;
         }
@@ -143,7 +220,8 @@ impl KeyState {
             };
             Slot::new(old.carry(slot.bucket.tat(), &quota.ticks, at), life)
         });
-        *self = Self::of(&by.to, version, self.in_flight().load(Ordering::Relaxed), slots);
+        let ledgers = by.to.shared.carry(&by.to.name, self.ledgers(), who);
+        *self = Self::of(&by.to, version, self.in_flight().load(Ordering::Relaxed), slots, ledgers);
     }
 
     /// Adds what `other` has used, on the same `plan`.
@@ -157,17 +235,25 @@ impl KeyState {
         });
         let in_flight = [&*self, other].map(|state| state.in_flight().load(Ordering::Relaxed));
         let version = match &*self {
-            Self::One { version, .. } | Self::Many { version, .. } => u64::from(*version),
+            Self::One { version, .. } | Self::Many { version, .. } | Self::Shared { version, .. } => {
+                u64::from(*version)
+            }
         };
-        *self = Self::of(plan, version, in_flight[0].saturating_add(in_flight[1]), slots);
+        // What the other has spent of global quotas the background thread knows, or will be told.
+        let ledgers = plan.shared.carry(&plan.name, self.ledgers(), Who::<()>::Overflow);
+        *self = Self::of(plan, version, in_flight[0].saturating_add(in_flight[1]), slots, ledgers);
     }
 
-    /// Makes all buckets full. What is in flight stays so.
+    /// Makes all buckets full. What is in flight stays so, and what a fleet has used of global quotas.
     pub(crate) fn reset(&mut self, life: u32) {
         let fresh = || Slot::new(0, life);
         match self {
             Self::One { slot, .. } => *slot = fresh(),
             Self::Many { slots, .. } => slots.iter_mut().for_each(|slot| *slot = fresh()),
+            Self::Shared { accounts, .. } => {
+                let count = accounts.slots.all().len();
+                accounts.slots = Slots::new((0..count).map(|_| fresh()));
+            }
         }
     }
 }
@@ -202,7 +288,10 @@ impl<'a> Visited<'a> {
         let refunds = self.slot.refunds.seen();
         let (answer, now) = self.slot.bucket.take(quota, cost, || quota.at(clock()));
         let (Ok(tat) | Err(tat)) = answer;
-        (answer.is_ok(), Seen { quota: *quota, tat, now, cost, refunds, id: self.id, plan: self.plan })
+        (
+            answer.is_ok(),
+            Seen { quota: *quota, tat, now, cost, refunds, id: self.id, plan: self.plan, source: Source::Local },
+        )
     }
 
     /// What [`take`](Self::take) would answer. An allow of it has taken nothing that could be given back.
@@ -213,7 +302,8 @@ impl<'a> Visited<'a> {
         let answer = self.slot.bucket.peek(quota, cost, now);
         let (Ok(tat) | Err(tat)) = answer;
         let cost = if answer.is_ok() { 0 } else { cost };
-        Seen { quota: *quota, tat, now, cost, refunds, id: self.id, plan: self.plan }.decision(answer.is_ok())
+        Seen { quota: *quota, tat, now, cost, refunds, id: self.id, plan: self.plan, source: Source::Local }
+            .decision(answer.is_ok())
     }
 
     /// Gives back of what `allow` took what was taken from here and has not come back by itself by the time that `clock`

@@ -1,0 +1,149 @@
+//! Limits that a whole fleet shares (feature `global`).
+//!
+//! A [`GlobalQuota`] grants a key so many units in a window over all nodes together. An *authority* holds the truth; each node
+//! asks it in the background for *leases*, parts of the quota that it may spend until an instant, and requests spend those:
+//! no request waits for the network, and none is admitted that no lease covers, but for an *overdraft* that you can set to 0.
+//!
+//! # Trade-offs
+//!
+//! - **A key that a node has not seen is the hard case.** With an overdraft of 0, a plain [`check`](crate::Limiter::check) of
+//!   it is denied ([`Reason::NoLease`](crate::Reason::NoLease)) and asks; the same request is admitted one round trip later.
+//!   [`acquire_global`](crate::Limiter::acquire_global) waits for that. With an overdraft of *o*, it is admitted at once, and the
+//!   fleet may exceed the limit by *o* on each node that did so.
+//! - **Small limits on many nodes are a choice between those two.** 10 a minute on 8 nodes is exact with an overdraft of 0 and
+//!   callers who wait, and up to 18 with an overdraft of 1 (17 in the simulator).
+//! - **A lease that lies with one node is missing on another.** Leases follow demand, are short near the limit, and are given
+//!   back when they are not used. The table below says how much of the limit is admitted in the end.
+//! - **A unit is free again after the window plus one sub-window** at the latest, not on the dot.
+//! - **It costs a thread**, some 600 bytes for each key that is used within a window, and a batch of up to 128 keys for each
+//!   of 16 shards and interval at most. Keys that are not used cost nothing.
+//! - For a limit that is low and must be exact on every request, whatever leases are out, ask every time:
+//!   [`check_exact`](crate::Limiter::check_exact).
+//!
+//! ```
+//! use std::time::Duration;
+//! use tollgate::global::{Fleet, GlobalQuota, MemoryAuthority};
+//! use tollgate::{Limiter, Plan, Quota};
+//!
+//! let fleet = Fleet::builder(MemoryAuthority::new()).start()?;
+//! // This node lets no client burst beyond 20; all nodes together admit 6,000 a minute.
+//! let plan = Plan::new([Quota::per_second(50).burst(20)])
+//!     .global(GlobalQuota::sliding_window(6_000, Duration::from_secs(60)).nodes(8));
+//! let limiter = Limiter::builder().fleet(&fleet).plan("api", plan).build()?;
+//! assert!(limiter.check("alice").is_allowed());
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # The flow
+//!
+//! ```text
+//! request ── spend ──► ledger ──► Decision                      one compare-and-swap, no wait
+//!                        │  ▲
+//!      spent, needed     ▼  │  lease
+//!                dirty queue └─────────── background thread ── batch ──► authority
+//! ```
+//!
+//! | file | its one job |
+//! |---|---|
+//! | `quota.rs` | a global quota, described and compiled |
+//! | `ledger.rs` | what a key may spend and has spent: a word and its terms |
+//! | `dirty.rs` | ledgers with something to report, on their way to the thread |
+//! | `protocol.rs` | what is said to the authority, and when: no I/O, no clock |
+//! | `account.rs`, `breaker.rs`, `redo.rs` | what it knows of a ledger, of the authority's health, and of what it has said |
+//! | `authority.rs` | what is said, specified; the trait |
+//! | `memory.rs` | an authority in memory; `count.rs`, `window.rs`, `bucket.rs` are what it counts of a key |
+//! | `link.rs`, `worker.rs`, `waiters.rs`, `fleet.rs` | the thread, those who wait for it, and its owner |
+//! | `wire.rs` | names of keys that all nodes agree on |
+//!
+//! # How it goes
+//!
+//! 1. A request finds no lease for its key. It is admitted on overdraft or denied, notes what it needs, and puts the key on the
+//!    dirty queue: it never waits, and the queue never overflows for good, since a ledger that does not fit stays marked.
+//! 2. The thread takes the keys of a shard together into a numbered batch: of each, what was used, kept, given up and admitted
+//!    on overdraft since the last one, what is needed at least, and what is wanted, which is what demand suggests.
+//! 3. The authority charges what was used to the current sub-window, and what it grants to the *head*, the last sub-window in
+//!    which that can be spent: at most half of what is left, but no less than what is needed, or nothing.
+//! 4. The lease lives as long as its sub-window, counted by the node's own clock from *before* the batch was sent, less a
+//!    margin. What is not spent is kept, and moves to the head with the next report, or is given back.
+//!
+//! # What holds when things break
+//!
+//! - **Lost, late, doubled and reordered messages, nodes that crash, stop or run slow**: the bound holds as it is. A batch is
+//!   resent unchanged under its number until it is answered, and counts once. What a node that crashed had leased is free when
+//!   the window has passed.
+//! - **An authority that does not answer**: leases last until they end. Then [`WhenAway`] says what this node does, and it tries
+//!   again after 50 ms to 2 s. Requests are as fast as ever.
+//! - **An authority that has lost its last writes** tells so by not knowing the last number, and is told again what it was
+//!   told in the last 10 s. What is older than that may be admitted once more.
+//!
+//! # Bounds
+//!
+//! In any window, all nodes together:
+//!
+//! | while | at most |
+//! |---|---|
+//! | the authority answers, or is away and `WhenAway::Deny` | limit + nodes that knew nothing of the key × overdraft |
+//! | the same with a [`smooth`](GlobalQuota::smooth) window | one sub-window's worth more |
+//! | it is away and `WhenAway::Local` | the limit, and once the shares of all nodes on top; then the shares |
+//! | it is away and `WhenAway::Allow` | anything |
+//! | it has lost what it was told | what it has lost more, once, less what it is told again |
+//! | its clock leaps ahead by *J* | what was admitted in the oldest *J* of the window more, once |
+//! | a token bucket, in a time *t* | burst + rate × (t + twice the life of a lease), and the overdrafts |
+//!
+//! An admission is dated by an instant between the reading of the clock and the answer.
+//!
+//! # How much is admitted
+//!
+#![doc = include_str!("shares.md")]
+
+mod account;
+mod authority;
+mod breaker;
+mod bucket;
+mod count;
+mod dirty;
+#[cfg(not(loom))]
+mod fleet;
+mod ledger;
+mod link;
+mod memory;
+mod protocol;
+mod quota;
+#[cfg(all(feature = "redis", not(loom)))]
+mod redis;
+mod redo;
+mod stats;
+#[cfg(not(loom))]
+mod waiters;
+mod window;
+mod wire;
+#[cfg(not(loom))]
+mod worker;
+
+pub use self::authority::{
+    Answer, Authority, AuthorityError, Batch, Body, Call, Record, Reply, Report, Rule, WireName,
+};
+#[cfg(not(loom))]
+pub use self::fleet::{Fleet, FleetBuilder, FleetStats, Shutdown, StartError};
+pub(crate) use self::link::{Holder, Link, Request};
+pub use self::memory::{Books, MemoryAuthority};
+pub(crate) use self::protocol::MICRO;
+pub(crate) use self::quota::QuotaRef;
+pub use self::quota::{GlobalQuota, Overdraft, Warning, WhenAway};
+#[cfg(all(feature = "redis", not(loom)))]
+pub use self::redis::{RedisAuthority, RedisAuthorityBuilder, RedisBuildError};
+pub(crate) use self::wire::{Named, name};
+pub use self::wire::{WireHasher, WireKey};
+#[cfg(not(loom))]
+pub use crate::limiter::{GlobalStatus, NoAnswer};
+
+/// What models and tests look into.
+pub(crate) mod internal {
+    pub use super::dirty::Dirty;
+    pub use super::ledger::{Answered, Found, Ledger, Renewed, Spent, Terms};
+    pub use super::protocol::{Event, Protocol, Settings};
+    pub use super::quota::{FleetQuota, QuotaRef};
+    #[cfg(all(feature = "redis", not(loom)))]
+    pub use super::redis::{Packed, SCRIPT, unpack};
+    pub use super::stats::Counts;
+}

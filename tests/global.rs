@@ -1,0 +1,386 @@
+//! Limits that a fleet shares, through limiters, with real threads over an authority in memory.
+//!
+//! The protocol itself is tested in the simulator; this is about what a caller sees. Nothing here depends on how long
+//! anything takes: whoever waits does so without an end in sight.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a panic is how a test fails")]
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
+use std::time::Duration;
+
+use tollgate::global::{Authority, AuthorityError, Call, Fleet, GlobalQuota, MemoryAuthority, WhenAway};
+use tollgate::{BuildError, Decision, Limiter, Plan, Policy, Quota, Reason, Source, TestClock, Unit};
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// Longer than anything here takes.
+const PATIENT: Duration = Duration::from_secs(600);
+
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// Runs a future on this thread: what waits for a fleet needs no runtime.
+fn wait<T>(future: impl Future<Output = T>) -> T {
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let mut future = pin!(future);
+    loop {
+        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(output) => return output,
+            Poll::Pending => thread::park(),
+        }
+    }
+}
+
+fn fleet(authority: &MemoryAuthority) -> Fleet {
+    Fleet::builder(authority.clone()).start().expect("there are threads")
+}
+
+fn limiter(fleet: &Fleet, plan: impl Into<Plan>) -> Limiter {
+    Limiter::builder().fleet(fleet).plan("free", plan).build().expect("a plan that makes sense")
+}
+
+fn only(quota: GlobalQuota) -> Plan {
+    Plan::new([]).global(quota)
+}
+
+fn ten() -> GlobalQuota {
+    GlobalQuota::sliding_window(10, MINUTE).overdraft(0)
+}
+
+fn acquire(limiter: &Limiter, key: &str, cost: u64) -> Decision {
+    wait(limiter.acquire_global(key, cost, Duration::from_secs(5)))
+}
+
+/// What is used fleet-wide, once nothing is on its way any more.
+fn used(limiter: &Limiter, key: &str) -> u64 {
+    wait(limiter.status_global(key)).expect("the authority answers")[0].used
+}
+
+#[test]
+fn without_overdraft_a_first_check_asks_and_a_first_acquire_waits() {
+    let fleet = fleet(&MemoryAuthority::new());
+    let limiter = limiter(&fleet, only(ten()));
+    let Decision::Deny(deny) = limiter.check("alice") else { panic!("there is no lease yet") };
+    assert_eq!((deny.reason(), deny.limit()), (Reason::NoLease, 10));
+    assert!(deny.retry_after().is_some_and(|wait| !wait.is_zero() && wait < Duration::from_secs(1)), "{deny}");
+    let allowed = acquire(&limiter, "alice", 1);
+    assert!(allowed.is_allowed(), "{allowed}");
+    assert_eq!(allowed.source(), Source::Lease);
+}
+
+#[test]
+fn the_limit_is_kept_by_all_nodes_together_and_the_denial_says_until_when() {
+    let authority = MemoryAuthority::new();
+    let fleets: Vec<_> = (0..3).map(|_| fleet(&authority)).collect();
+    let nodes: Vec<_> = fleets.iter().map(|fleet| limiter(fleet, only(ten()))).collect();
+    for n in 0..10 {
+        let decision = acquire(&nodes[n % 3], "alice", 1);
+        assert!(decision.is_allowed(), "{n}: {decision}");
+    }
+    for node in &nodes {
+        let Decision::Deny(deny) = acquire(node, "alice", 1) else { panic!("eleven of ten") };
+        assert_eq!((deny.reason(), deny.remaining()), (Reason::TooSoon, 0));
+        let wait = deny.retry_after().unwrap();
+        assert!(wait > MINUTE / 2 && wait <= MINUTE + MINUTE / 60, "{wait:?}");
+        // And without asking anybody, from now on.
+        assert!(node.check("alice").is_denied());
+        assert!(acquire(node, "bob", 1).is_allowed(), "another key");
+    }
+}
+
+#[test]
+fn a_cost_of_all_that_is_left_is_admitted_and_one_above_the_limit_never() {
+    let fleet = fleet(&MemoryAuthority::new());
+    let limiter = limiter(&fleet, only(ten()));
+    assert!(acquire(&limiter, "alice", 3).is_allowed());
+    assert!(acquire(&limiter, "alice", 7).is_allowed());
+    assert!(acquire(&limiter, "alice", 1).is_denied());
+
+    let Decision::Deny(deny) = acquire(&limiter, "bob", 11) else { panic!("eleven of ten") };
+    assert_eq!((deny.reason(), deny.retry_after()), (Reason::CostExceedsBurst, None));
+    assert_eq!(limiter.check_cost("bob", 1 << 40).retry_after(), None);
+    assert!(acquire(&limiter, "bob", 10).is_allowed(), "the denial has taken nothing");
+}
+
+#[test]
+fn an_overdraft_admits_the_first_request_at_once() {
+    let fleet = fleet(&MemoryAuthority::new());
+    let quota = GlobalQuota::sliding_window(1_000, MINUTE).overdraft(2);
+    let limiter = limiter(&fleet, only(quota));
+    let first = limiter.check_cost("alice", 2);
+    assert!(first.is_allowed());
+    assert_eq!(first.source(), Source::Overdraft);
+    // By default there is one as well.
+    let other =
+        Limiter::builder().fleet(&fleet).plan("pro", only(GlobalQuota::sliding_window(1_000, MINUTE))).build().unwrap();
+    assert_eq!(other.check("alice").source(), Source::Overdraft);
+}
+
+#[test]
+fn quotas_of_the_node_and_of_the_fleet_are_taken_from_together_or_not_at_all() {
+    let fleet = fleet(&MemoryAuthority::new());
+    let limiter = limiter(&fleet, Plan::new([Quota::per_hour(4)]).global(ten()));
+    assert!(acquire(&limiter, "alice", 3).is_allowed());
+    // The node's has one left: the fleet's is not asked.
+    let deny = limiter.check_cost("alice", 2);
+    assert_eq!((deny.is_denied(), deny.limit(), deny.source()), (true, 4, Source::Local));
+    assert!(acquire(&limiter, "alice", 1).is_allowed());
+    assert_eq!(used(&limiter, "alice"), 4);
+
+    // Of the fleet's nothing is left: the node's is untouched.
+    let authority = MemoryAuthority::new();
+    let fleet = Fleet::builder(authority).start().unwrap();
+    let limiter = self::limiter(&fleet, Plan::new([Quota::per_hour(40)]).global(ten()));
+    assert!(acquire(&limiter, "alice", 10).is_allowed());
+    let deny = acquire(&limiter, "alice", 5);
+    assert_eq!((deny.is_denied(), deny.limit(), deny.source()), (true, 10, Source::Lease));
+    let standings = limiter.peek_all("alice");
+    assert_eq!((standings[0].remaining(), standings[1].remaining()), (30, 0));
+    assert_eq!(standings[1].name(), "fleet requests/min");
+}
+
+#[test]
+fn each_global_quota_counts_its_kind_of_unit() {
+    let fleet = fleet(&MemoryAuthority::new());
+    let tokens = GlobalQuota::sliding_window(1_000, MINUTE).unit(Unit::TOKENS).overdraft(1.0);
+    let limiter = limiter(&fleet, only(tokens));
+    assert!(limiter.check_costs("alice", &[(Unit::REQUESTS, 1), (Unit::TOKENS, 600)]).is_allowed());
+    assert!(limiter.check_costs("alice", &[(Unit::REQUESTS, 5_000)]).is_allowed(), "requests are free");
+    assert!(limiter.check_costs("alice", &[(Unit::TOKENS, 600)]).is_denied());
+}
+
+#[test]
+fn an_exact_check_asks_every_time_and_counts_what_other_nodes_hold() {
+    let authority = MemoryAuthority::new();
+    let (one, two) = (fleet(&authority), fleet(&authority));
+    let nodes = [limiter(&one, only(ten())), limiter(&two, only(ten()))];
+    for n in 0..10 {
+        let decision = wait(nodes[n % 2].check_exact("alice"));
+        assert!(decision.is_allowed(), "{n}: {decision}");
+        assert_eq!(decision.remaining(), 9 - n as u64);
+    }
+    let Decision::Deny(deny) = wait(nodes[0].check_exact("alice")) else { panic!("eleven of ten") };
+    assert_eq!((deny.reason(), deny.remaining()), (Reason::TooSoon, 0));
+    assert_eq!(used(&nodes[1], "alice"), 10, "a denial is not counted");
+    assert!(acquire(&nodes[0], "alice", 1).is_denied());
+}
+
+#[test]
+fn a_denied_exact_check_gives_back_what_the_node_took() {
+    let fleet = fleet(&MemoryAuthority::new());
+    let limiter = limiter(&fleet, Plan::new([Quota::per_hour(40)]).global(ten()));
+    assert!(wait(limiter.check_exact_cost("alice", 10)).is_allowed());
+    assert!(wait(limiter.check_exact_cost("alice", 5)).is_denied());
+    assert_eq!(limiter.peek_all("alice")[0].remaining(), 30);
+}
+
+#[test]
+fn a_status_shows_the_fleet_and_takes_nothing() {
+    let authority = MemoryAuthority::new();
+    let (one, two) = (fleet(&authority), fleet(&authority));
+    let (one, two) = (limiter(&one, only(ten())), limiter(&two, only(ten())));
+    assert!(acquire(&one, "alice", 4).is_allowed());
+    for _ in 0..3 {
+        let status = wait(two.status_global("alice")).unwrap();
+        assert_eq!((status.len(), status[0].limit, status[0].used, status[0].remaining), (1, 10, 4, 6));
+        assert!(status[0].reset_after > MINUTE / 2 && status[0].reset_after <= MINUTE * 2);
+        assert_eq!(&*status[0].quota, "fleet requests/min");
+    }
+    assert_eq!(wait(two.status_global("bob")).unwrap()[0].remaining, 10);
+}
+
+#[test]
+fn a_shutdown_reports_and_gives_leases_back() {
+    let authority = MemoryAuthority::new();
+    let one = fleet(&authority);
+    let quota = GlobalQuota::sliding_window(10, MINUTE).overdraft(0);
+    {
+        let limiter = limiter(&one, only(quota));
+        // Four are granted, none is used.
+        assert!(limiter.check_cost("alice", 4).retry_after().is_some());
+        let four_are_out = || used(&limiter, "alice") == 4;
+        while !four_are_out() {
+            thread::yield_now();
+        }
+        assert!(limiter.check("alice").is_allowed());
+        let end = one.shutdown(PATIENT);
+        assert!(end.is_settled, "{end:?}");
+        assert_eq!((end.unreported, end.returned), (0, 3));
+        assert!(limiter.check("alice").is_denied(), "nothing is admitted after that");
+        assert!(acquire(&limiter, "alice", 1).is_denied(), "and nobody waits");
+    }
+    let two = fleet(&authority);
+    let limiter = limiter(&two, only(quota));
+    assert_eq!(used(&limiter, "alice"), 1);
+    assert!(acquire(&limiter, "alice", 9).is_allowed());
+}
+
+#[test]
+fn a_fleet_that_is_dropped_admits_nothing_more_and_keeps_nobody_waiting() {
+    let fleet = fleet(&MemoryAuthority::new());
+    let limiter = limiter(&fleet, only(ten()));
+    assert!(acquire(&limiter, "alice", 1).is_allowed());
+    drop(fleet);
+    assert!(acquire(&limiter, "bob", 1).is_denied());
+    assert!(wait(limiter.status_global("bob")).is_err());
+    assert!(wait(limiter.check_exact("bob")).is_denied());
+}
+
+/// An authority that can be told to say nothing.
+#[derive(Clone)]
+struct Fickle {
+    inner: MemoryAuthority,
+    is_silent: Arc<AtomicBool>,
+}
+
+impl Authority for Fickle {
+    fn call(&self, call: Call) {
+        if self.is_silent.load(Ordering::Relaxed) {
+            call.answer(Err(AuthorityError::new("connection refused")));
+        } else {
+            self.inner.call(call);
+        }
+    }
+}
+
+/// Moves the clock on until `done`.
+fn until(clock: &TestClock, done: impl Fn() -> bool) {
+    while !done() {
+        clock.advance(Duration::from_millis(1));
+        thread::sleep(Duration::from_micros(50));
+    }
+}
+
+#[test]
+fn while_the_authority_is_away_each_quota_does_what_it_says() {
+    let clock = TestClock::new();
+    let silent = Fickle { inner: MemoryAuthority::new(), is_silent: Arc::new(AtomicBool::new(true)) };
+    let fleet = Fleet::builder(silent.clone()).clock(clock.clock()).start().unwrap();
+    let quota = |name, away| GlobalQuota::sliding_window(100, MINUTE).overdraft(0).nodes(4).when_away(away).named(name);
+    let limiter = Limiter::builder()
+        .fleet(&fleet)
+        .plan("local", only(quota("local", WhenAway::Local)))
+        .plan("allow", only(quota("allow", WhenAway::Allow)))
+        .plan("deny", only(quota("deny", WhenAway::Deny)))
+        .default_plan("deny")
+        .build()
+        .unwrap();
+    let [local, allow, deny] = ["local", "allow", "deny"].map(|plan| limiter.plan(plan).unwrap());
+    until(&clock, || {
+        let _ = deny.check("alice");
+        let _ = local.check_cost("alice", 25);
+        allow.check_cost("alice", 100).is_allowed()
+    });
+    assert_eq!(allow.check("alice").source(), Source::Away);
+    assert!((0..20).all(|_| allow.check_cost("alice", 100).is_allowed()), "everything");
+    // A quarter of it, since there are four nodes; some of it may have been taken already.
+    until(&clock, || local.check("alice").source() == Source::Away);
+    let admitted = (0..100).filter(|_| local.check("alice").is_allowed()).count();
+    assert!(admitted <= 25, "{admitted}");
+    assert!(deny.check("alice").is_denied());
+    assert!(fleet.stats().is_silent);
+
+    silent.is_silent.store(false, Ordering::Relaxed);
+    until(&clock, || !fleet.stats().is_silent && deny.check("alice").is_allowed());
+}
+
+#[test]
+fn a_reload_changes_the_limit_and_keeps_what_was_used() {
+    let fleet = fleet(&MemoryAuthority::new());
+    let limiter = limiter(&fleet, only(ten()));
+    assert!(acquire(&limiter, "alice", 8).is_allowed());
+    let policy = |limit| Policy::new().plan("free", only(GlobalQuota::sliding_window(limit, MINUTE).overdraft(0)));
+    limiter.reload(policy(12)).unwrap();
+    assert!(acquire(&limiter, "alice", 5).is_denied());
+    assert!(acquire(&limiter, "alice", 4).is_allowed());
+    limiter.reload(policy(5)).unwrap();
+    assert!(acquire(&limiter, "alice", 1).is_denied());
+    limiter.reload(policy(20)).unwrap();
+    assert!(acquire(&limiter, "alice", 8).is_allowed());
+    assert!(acquire(&limiter, "alice", 1).is_denied());
+    limiter.reload(Policy::new().plan("free", [Quota::per_minute(3)])).unwrap();
+    assert_eq!(limiter.check("alice").limit(), 3);
+}
+
+#[test]
+fn keys_without_room_share_one_account_of_the_fleet() {
+    let authority = MemoryAuthority::new();
+    let fleets = [fleet(&authority), fleet(&authority)];
+    let nodes = fleets
+        .each_ref()
+        .map(|fleet| Limiter::builder().fleet(fleet).plan("free", only(ten())).max_keys(1).build().unwrap());
+    for node in &nodes {
+        assert!(acquire(node, "resident", 1).is_allowed());
+    }
+    let admitted = |n: usize| acquire(&nodes[n % 2], &format!("newcomer {n}"), 1).is_allowed();
+    assert_eq!((0..20).filter(|n| admitted(*n)).count(), 10);
+}
+
+#[test]
+fn what_makes_no_sense_is_refused_when_built_and_says_what_to_do() {
+    let fleet = fleet(&MemoryAuthority::new());
+    let refused = |quota: GlobalQuota| {
+        Limiter::builder().fleet(&fleet).plan("free", only(quota)).build().map(|_| ()).unwrap_err()
+    };
+    let window = |window| GlobalQuota::sliding_window(100, window);
+    let short = refused(window(Duration::from_millis(2_499)));
+    assert!(
+        matches!(short, BuildError::GlobalWindowTooShort { shortest, .. } if shortest == Duration::from_millis(2_500))
+    );
+    assert!(short.to_string().contains("token_bucket"), "{short}");
+    assert!(matches!(refused(window(MINUTE).sub_windows(9)), BuildError::BadSubWindows { subs: 9, most: 240, .. }));
+    assert!(matches!(refused(window(MINUTE).sub_windows(241)), BuildError::BadSubWindows { subs: 241, .. }));
+    assert!(matches!(
+        refused(window(MINUTE).overdraft(13).nodes(8)),
+        BuildError::OverdraftTooLarge { overdraft: 13, nodes: 8, .. }
+    ));
+    assert!(matches!(refused(GlobalQuota::sliding_window(0, MINUTE)), BuildError::ZeroBurst { .. }));
+    assert!(matches!(refused(GlobalQuota::sliding_window(1 << 32, MINUTE)), BuildError::GlobalLimitTooLarge { .. }));
+    assert!(matches!(
+        refused(GlobalQuota::token_bucket(Quota::per_second(0).burst(5))),
+        BuildError::GlobalRateZero { .. }
+    ));
+    let twice = only(ten()).global(ten());
+    let twice = Limiter::builder().fleet(&fleet).plan("free", twice).build().map(|_| ()).unwrap_err();
+    assert!(matches!(twice, BuildError::DuplicateQuota { .. }));
+    let alone = Limiter::builder().plan("free", only(ten())).build().map(|_| ()).unwrap_err();
+    assert!(matches!(alone, BuildError::NoFleet { .. }));
+    let clock = Limiter::builder().fleet(&fleet).clock(tollgate::Clock::std()).plan("free", only(ten())).build();
+    assert!(matches!(clock.map(|_| ()).unwrap_err(), BuildError::ClockOfFleet));
+    for legal in
+        [window(Duration::from_millis(2_500)), window(MINUTE).sub_windows(240), window(MINUTE).overdraft(12).nodes(8)]
+    {
+        assert!(Limiter::builder().fleet(&fleet).plan("free", only(legal)).build().is_ok());
+    }
+}
+
+#[test]
+fn an_overdraft_of_more_than_two_percent_is_worth_a_warning() {
+    let warnings = |quota| Limiter::builder().plan("free", only(quota)).warnings();
+    let quota = GlobalQuota::sliding_window(1_000, MINUTE).nodes(10);
+    assert_eq!(warnings(quota.overdraft(2)), []);
+    let warning = &warnings(quota.overdraft(3))[0];
+    assert_eq!((warning.overshoot, warning.limit, warning.plan.as_str()), (30, 1_000, "free"));
+    assert!(warning.to_string().contains("30 units"), "{warning}");
+    assert_eq!(warnings(quota), []);
+}
+
+#[test]
+fn a_token_bucket_that_the_fleet_shares_holds_its_burst() {
+    let authority = MemoryAuthority::new();
+    let fleets = [fleet(&authority), fleet(&authority)];
+    let quota = GlobalQuota::token_bucket(Quota::per_hour(5).burst(20)).overdraft(0);
+    let nodes = fleets.each_ref().map(|fleet| limiter(fleet, only(quota)));
+    let admitted = (0..30).filter(|n| acquire(&nodes[n % 2], "alice", 1).is_allowed()).count();
+    assert_eq!(admitted, 20);
+}

@@ -1,0 +1,145 @@
+//! What a report of a key costs: bytes, memory, and time of the server's one core.
+//!
+//! Bytes and memory are the same on every machine. Time is compared with that of a pipelined `INCRBY` and `EXPIRE` on the same
+//! server, and shown by an ignored test:
+//! `cargo test --release --features redis --test redis -- --ignored --nocapture cost`.
+
+use redis::{Cmd, Connection, Script, Value, cmd};
+use tollgate::global::{Batch, Body, Record, Report, Rule, WireName};
+use tollgate::internal::{Packed, SCRIPT};
+
+use crate::server::Server;
+
+const KEYS: u64 = 64;
+
+fn window(subs: u16) -> Rule {
+    Rule::Window { limit: 6_000_000, sub: 1_000_000, subs, smooth: false }
+}
+
+/// What a node says of a busy key ten times a second: the lease is kept up.
+fn batch(number: u64, first: u64, rule: Rule, report: Report) -> Batch {
+    let name = |key: u64| WireName(u128::from(key).wrapping_mul(0x9E37_79B9_7F4A_7C15_F39C_C060_5CED_C835));
+    let record = |key| Record { name: name(first + key), rule, body: Body::Report(report) };
+    Batch { node: 7, shard: 0, number, after: number.checked_sub(1), records: (0..KEYS).map(record).collect() }
+}
+
+fn evalsha(batch: &Batch) -> Cmd {
+    let packed = Packed::new(batch, "tg{3f}").unwrap();
+    let mut evalsha = cmd("EVALSHA");
+    evalsha.arg(Script::new(SCRIPT).get_hash()).arg(packed.keys.len()).arg(&packed.keys).arg(&packed.argument);
+    evalsha
+}
+
+/// A server that has the script.
+fn server() -> (Server, Connection) {
+    let server = Server::new();
+    let mut connection = server.connection();
+    cmd("SCRIPT").arg("LOAD").arg(SCRIPT).exec(&mut connection).unwrap();
+    (server, connection)
+}
+
+fn flush(connection: &mut Connection) {
+    cmd("FLUSHALL").exec(connection).unwrap();
+}
+
+fn report(rule: Rule, now: u64) -> Report {
+    Report { lease: rule.head_at(now), used: 30, kept: 40, returned: 5, overdraft: 0, need: 0, want: 20 }
+}
+
+fn info(connection: &mut Connection, section: &str, field: &str) -> f64 {
+    let info: String = cmd("INFO").arg(section).query(connection).unwrap();
+    let line = info.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':')).unwrap();
+    line.trim().parse().unwrap()
+}
+
+fn now(connection: &mut Connection) -> u64 {
+    let (seconds, micros): (u64, u64) = cmd("TIME").query(connection).unwrap();
+    seconds * 1_000_000 + micros
+}
+
+#[test]
+fn a_report_takes_few_bytes() {
+    let (_server, mut connection) = server();
+    let time = now(&mut connection);
+    for (rule, large, out_at_most, back_at_most) in [
+        (window(60), false, 70.0, 16.0),
+        (window(60), true, 78.0, 16.0),
+        (Rule::Bucket { burst: 6_000, units: 100, period: 1_000_000, life: 1_000_000 }, false, 70.0, 16.0),
+    ] {
+        let mut report = report(rule, time);
+        if large {
+            report.used = 70_000;
+        }
+        let evalsha = evalsha(&Batch { after: None, ..batch(1, 0, rule, report) });
+        let out = evalsha.get_packed_command().len() as f64 / KEYS as f64;
+        let Value::BulkString(reply) = evalsha.query(&mut connection).unwrap() else { panic!("no string") };
+        let back = reply.len() as f64 / KEYS as f64;
+        println!("{rule:?}: {out:.1} bytes out, {back:.1} back for each key");
+        assert!(out <= out_at_most && back <= back_at_most, "{out} out, {back} back");
+        flush(&mut connection);
+    }
+}
+
+#[test]
+fn a_key_takes_little_memory() {
+    let (_server, mut connection) = server();
+    for (rule, at_most) in [
+        (window(16), 232.0),
+        (window(60), 450.0),
+        (window(120), 760.0),
+        (Rule::Bucket { burst: 6_000, units: 100, period: 1_000_000, life: 1_000_000 }, 200.0),
+    ] {
+        flush(&mut connection);
+        let before = info(&mut connection, "memory", "used_memory");
+        // Just before the tables of the server grow.
+        let keys = 65_536 - 2 * KEYS;
+        let time = now(&mut connection);
+        for number in 0..keys / KEYS {
+            let batch = batch(number + 1, number * KEYS, rule, report(rule, time));
+            evalsha(&Batch { after: None, ..batch }).exec(&mut connection).unwrap();
+        }
+        let each = (info(&mut connection, "memory", "used_memory") - before) / keys as f64;
+        println!("{rule:?}: {each:.0} bytes a key");
+        assert!(each <= at_most, "{rule:?}: {each} bytes a key");
+    }
+}
+
+/// The server's time for one report, in microseconds, in batches of 64.
+#[test]
+#[ignore = "takes a quiet machine"]
+fn cost_in_time() {
+    let (_server, mut connection) = server();
+    let cpu = |connection: &mut Connection| {
+        info(connection, "cpu", "used_cpu_user") + info(connection, "cpu", "used_cpu_sys")
+    };
+    let rounds = 4_000;
+    let mut pairs = redis::pipe();
+    for key in 0..KEYS {
+        pairs.cmd("INCRBY").arg(format!("tg{{3f}}{key:022}")).arg(30).ignore();
+        pairs.cmd("EXPIRE").arg(format!("tg{{3f}}{key:022}")).arg(60).ignore();
+    }
+    let mut baseline = f64::MAX;
+    for _ in 0..3 {
+        let before = cpu(&mut connection);
+        for _ in 0..rounds {
+            pairs.exec(&mut connection).unwrap();
+        }
+        baseline = baseline.min((cpu(&mut connection) - before) * 1e6 / (rounds * KEYS) as f64);
+    }
+    println!("INCRBY and EXPIRE: {baseline:.2} µs");
+    for subs in [16, 60, 120] {
+        let rule = window(subs);
+        let mut least = f64::MAX;
+        for _ in 0..3 {
+            flush(&mut connection);
+            let before = cpu(&mut connection);
+            for number in 0..rounds {
+                let batch = batch(number + 1, 0, rule, report(rule, now(&mut connection)));
+                let batch = Batch { after: (number > 0).then_some(number), ..batch };
+                evalsha(&batch).exec(&mut connection).unwrap();
+            }
+            least = least.min((cpu(&mut connection) - before) * 1e6 / (rounds * KEYS) as f64);
+        }
+        println!("S = {subs}: {least:.2} µs, {:.2} times as much", least / baseline);
+    }
+}
