@@ -9,6 +9,8 @@ mod conformance;
 mod cost;
 #[path = "redis/equal.rs"]
 mod equal;
+#[path = "redis/live.rs"]
+mod live;
 #[path = "redis/lua.rs"]
 mod lua;
 #[path = "redis/server.rs"]
@@ -47,5 +49,64 @@ mod script_and_books {
     #[test]
     fn limits_as_large_as_can_be_counted() {
         answers_as_the_books_do(6_000, true);
+    }
+}
+
+/// The script, in a server, in virtual time.
+mod server_script {
+    use crate::conformance;
+    use crate::live::Virtual;
+
+    conformance!(Virtual::new);
+}
+
+/// The script, in a server, against the books: in virtual time, and as it ships by way of the client.
+mod server_and_books {
+    use tollgate::global::{RedisAuthority, Reply};
+
+    use crate::conformance::{MIDNIGHT, Subject};
+    use crate::equal::{Applied, play, run};
+    use crate::live::{Virtual, ask, assert_all_end};
+    use crate::server::Server;
+
+    fn answers_as_the_books_do(cases: u32, far: bool) {
+        run(cases, far, |rules, steps| {
+            let mut server = Virtual::new();
+            play(&rules, &steps, |clock, batch| {
+                server.at(clock);
+                Applied { reply: server.apply(batch), clock, afresh: false }
+            });
+        });
+    }
+
+    #[test]
+    fn small_limits() {
+        answers_as_the_books_do(1_000, false);
+    }
+
+    #[test]
+    fn limits_as_large_as_can_be_counted() {
+        answers_as_the_books_do(1_000, true);
+    }
+
+    #[test]
+    fn what_ships_by_the_clock_of_the_server() {
+        let server = Server::new();
+        let authority = RedisAuthority::builder(server.url()).shards(1).build().unwrap();
+        let mut connection = server.connection();
+        for far in [false, true] {
+            run(200, far, |rules, steps| {
+                redis::cmd("FLUSHALL").exec(&mut server.connection()).unwrap();
+                let mut clock = MIDNIGHT;
+                play(&rules, &steps, |_, batch| {
+                    let reply = ask(&authority, batch).unwrap();
+                    if let Reply::Done { time, .. } = reply {
+                        clock = time;
+                    }
+                    Applied { reply, clock, afresh: false }
+                });
+            });
+            assert_all_end(&mut connection);
+        }
     }
 }

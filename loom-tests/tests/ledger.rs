@@ -2,14 +2,14 @@
 //! looks at, renews and acknowledges.
 //!
 //! The ledger and the dirty queue are the library's own, on loom's atomics; the thread's sums are those of `protocol.rs`,
-//! by epoch and without its saturation. What loom leaves unchecked:
+//! by lease and without its saturation. What loom leaves unchecked:
 //!
 //! - No load of a model shows a store that comes later. That a request can't read terms of an epoch to come and still
 //!   change the word of the present one stands on the written reason in `ledger.rs`.
 //! - A compare-and-swap sees the last value only, and a weak one never fails without cause.
 //! - Nor does any other read-modify-write miss a value, so that `need`, which is only changed by such, is found whatever
 //!   its ordering.
-//! - Epochs that come round after 2048 renewals.
+//! - Epochs that come round.
 #![allow(clippy::expect_used, reason = "a helper that meets the unexpected stops the model")]
 
 use std::sync::Arc;
@@ -173,7 +173,7 @@ fn what_was_spent_is_accounted_for_once() {
         account.collect(ledger, ALL);
         account.renew(ledger, TERMS, 0, 1, account.overdraft);
     }
-    Race::model(|race| {
+    Race::model_within(4, |race| {
         let (ledger, mut account) = leased(TERMS, 1);
         let (taken, mut account) = race.run(
             &ledger,

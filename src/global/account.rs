@@ -25,6 +25,8 @@ pub(super) struct Account {
     /// Units of the lease that were used, or given up, and not reported.
     pub(super) used: u32,
     pub(super) returned: u32,
+    /// The lease that the first of these were of.
+    pub(super) returned_of: u64,
     /// Units that were admitted on this node's own authority and not reported.
     pub(super) away_used: u32,
     /// Whether the balance was given by this node itself.
@@ -80,6 +82,7 @@ impl Account {
             hold_until: 0,
             used: 0,
             returned: 0,
+            returned_of: 0,
             away_used: 0,
             away: false,
             overdraft: 0,
@@ -150,7 +153,10 @@ impl Account {
 
     /// Notes that `units` taken out of the balance are not used.
     pub(super) fn note_withdrawn(&mut self, units: u32) {
-        if !self.away {
+        if !self.away && units > 0 {
+            if self.returned == 0 {
+                self.returned_of = self.lease;
+            }
             self.returned = self.returned.saturating_add(units);
         }
     }

@@ -22,8 +22,9 @@ impl Dirty {
     /// Puts a ledger in whose dirty or urgent bit this caller has set.
     pub fn push(&self, ledger: &Arc<Ledger>) {
         if self.queue.push(Arc::clone(ledger)).is_err() {
-            // Release: pairs with the swap in `take_was_full`. Whoever sees it also sees the dirty bit.
-            self.was_full.store(1, Ordering::Release);
+            // Release: pairs with the swap in `take_was_full`. Whoever sees it also sees the dirty bit. A swap and not a store,
+            // which would hide the dirty bit of whoever has set the flag before.
+            self.was_full.swap(1, Ordering::Release);
         }
     }
 

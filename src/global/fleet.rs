@@ -183,7 +183,14 @@ impl FleetBuilder {
             chance: crate::hasher::random(),
         };
         let protocol = Protocol::new(settings, link.clock().now().ticks());
-        let worker = Worker { link: Arc::clone(&link), authority, control: Arc::clone(&control), protocol, look_at: 0 };
+        let worker = Worker {
+            link: Arc::clone(&link),
+            authority,
+            control: Arc::clone(&control),
+            protocol,
+            look_at: 0,
+            last_error: None,
+        };
         let thread = thread::Builder::new().name("tollgate-fleet".to_owned()).spawn(move || worker.run());
         Ok(Fleet { link, control, thread: Some(thread.map_err(StartError::NoThread)?) })
     }

@@ -358,11 +358,13 @@ impl Ledger {
 
     fn swap(&self, old: Word, new: Word) -> Result<(), Word> {
         // AcqRel, here as in `publish`. Release: what was written to `need` before is there for whoever takes the ledger out
-        // of the queue, and terms for whoever sees their epoch. Acquire: the other side of both.
+        // of the queue, and terms for whoever sees their epoch. Acquire: the other side of both. Together they also order what
+        // a request has read of the terms before it changed the word before what the thread writes there once the epoch has
+        // moved on: nobody acts upon terms of an epoch to come.
         self.word.compare_exchange_weak(old.0, new.0, Ordering::AcqRel, Ordering::Acquire).map(|_| ()).map_err(Word)
     }
 
-    /// Spends `cost` units, all or nothing, at the instant `now` in ticks. A cost of 0 spends nothing and is allowed.
+    /// Spends `cost` units, at least 1, all or nothing, at the instant `now` in ticks.
     #[inline]
     pub fn spend(&self, cost: u32, now: u64) -> Spent {
         match self.spend_lease(cost, now) {

@@ -30,8 +30,8 @@ const HUSHED: u32 = 2;
 
 /// Someone who has ledgers.
 pub(crate) trait Holder: Send + Sync {
-    /// Calls `found` for each ledger that is dirty.
-    fn each_dirty(&self, found: &mut dyn FnMut(&Arc<Ledger>));
+    /// All of them that are dirty.
+    fn dirty(&self) -> Vec<Arc<Ledger>>;
 }
 
 /// What callers who wait ask of the background thread.
@@ -173,16 +173,18 @@ impl Link {
     }
 
     pub(crate) fn set_round_trip(&self, ticks: u64) {
-        self.round_trip.store(ticks.max(1), Ordering::Relaxed);
+        if ticks > 0 {
+            self.round_trip.store(ticks, Ordering::Relaxed);
+        }
     }
 
     /// Every ledger that is dirty.
-    pub(crate) fn each_dirty(&self, found: &mut dyn FnMut(&Arc<Ledger>)) {
+    pub(crate) fn all_dirty(&self) -> Vec<Arc<Ledger>> {
         let holders: Vec<_> = {
             let holders = self.holders.lock().unwrap_or_else(PoisonError::into_inner);
             holders.iter().filter_map(Weak::upgrade).collect()
         };
-        holders.iter().for_each(|holder| holder.each_dirty(found));
+        holders.iter().flat_map(|holder| holder.dirty()).collect()
     }
 
     /// Nobody will answer any more.

@@ -15,6 +15,8 @@
 //! - **A lease that lies with one node is missing on another.** Leases follow demand, are short near the limit, and are given
 //!   back when they are not used. The table below says how much of the limit is admitted in the end.
 //! - **A unit is free again after the window plus one sub-window** at the latest, not on the dot.
+//! - **A refund comes soon or not at all**: once a unit has been told as used, after some 50 ms, it stays used. What other
+//!   quotas of the plan took is given back as ever.
 //! - **It costs a thread**, some 600 bytes for each key that is used within a window, and a batch of up to 128 keys for each
 //!   of 16 shards and interval at most. Keys that are not used cost nothing.
 //! - For a limit that is low and must be exact on every request, whatever leases are out, ask every time:

@@ -54,6 +54,8 @@ pub(super) struct Worker {
     pub(super) protocol: Protocol,
     /// When to look at ledgers that are not urgent.
     pub(super) look_at: u64,
+    /// What the authority said when it failed a batch last.
+    pub(super) last_error: Option<String>,
 }
 
 impl Worker {
@@ -108,14 +110,14 @@ impl Worker {
         }
         while let Some((shard, number, reply)) = inbox.pop() {
             if let Err(error) = &reply {
-                tracing::debug!(target: "tollgate", shard, number, %error, "the authority failed a batch");
+                self.last_error = Some(error.to_string());
             }
             self.protocol.on_reply(shard, number, reply, now);
         }
         let link = Arc::clone(&self.link);
         // Both are asked.
         if link.urgent().take_was_full() | link.dirty().take_was_full() {
-            link.each_dirty(&mut |ledger| self.protocol.on_news(ledger, now));
+            link.all_dirty().iter().for_each(|ledger| self.protocol.on_news(ledger, now));
         }
         self.take_news(link.urgent(), now);
         // The others only once in a while: each look takes the ledger from the cores that spend from it, and has them queue it
@@ -159,8 +161,10 @@ impl Worker {
             Event::Changed(ledger) => waiters.changed(&ledger),
             Event::Answered(number, answer) => waiters.answered(number, answer),
             Event::Silent => {
+                let error = self.last_error.as_deref().unwrap_or("no answer in time");
                 tracing::warn!(
                     target: "tollgate",
+                    error,
                     "the authority does not answer: leases last as long as they live, and then each global quota's \
                      `when_away` holds until it is back"
                 );

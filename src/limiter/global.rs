@@ -22,18 +22,19 @@ use crate::unit::Unit;
 const PATIENCE: Duration = Duration::from_secs(1);
 
 impl<K: Key + ?Sized, S: BuildHasher + Clone + Send + Sync> Holder for Inner<K, S> {
-    fn each_dirty(&self, found: &mut dyn FnMut(&Arc<Ledger>)) {
-        let look = |state: &KeyState, found: &mut dyn FnMut(&Arc<Ledger>)| {
+    fn dirty(&self) -> Vec<Arc<Ledger>> {
+        // While a shard is locked they are no more than gathered.
+        let mut dirty = Vec::new();
+        let mut look = |state: &KeyState| {
             let ledgers = state.ledgers().into_iter().flat_map(|ledgers| ledgers.each());
-            ledgers.filter(|ledger| ledger.is_dirty()).for_each(found);
+            dirty.extend(ledgers.filter(|ledger| ledger.is_dirty()).cloned());
         };
-        self.store.each(|state| look(state, found));
+        self.store.each(&mut look);
         for plan in self.current.get().plans.iter() {
             let overflow = plan.home.overflow.read().unwrap_or_else(PoisonError::into_inner);
-            if let Some(state) = &*overflow {
-                look(state, found);
-            }
+            overflow.iter().for_each(&mut look);
         }
+        dirty
     }
 }
 

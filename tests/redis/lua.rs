@@ -98,6 +98,10 @@ impl Store {
         match command.as_slice() {
             [b"TIME"] => Ok(Answered::Time(self.clock / 1_000_000, self.clock % 1_000_000)),
             [b"GET", key] => Ok(self.bytes(key)?.map_or(Answered::Nothing, |bytes| Answered::Bytes(bytes.to_vec()))),
+            [b"MGET", keys @ ..] => {
+                let bytes = keys.iter().map(|key| self.bytes(key).ok().flatten().map(<[u8]>::to_vec));
+                Ok(Answered::Several(bytes.collect()))
+            }
             [b"SET", key, value, b"PX", millis] => {
                 self.write()?;
                 let entry = Entry { held: Held::Bytes(value.to_vec()), until: self.until(millis)? };
@@ -154,6 +158,7 @@ enum Answered {
     Fine,
     Number(usize),
     Bytes(Vec<u8>),
+    Several(Vec<Option<Vec<u8>>>),
     Time(u64, u64),
 }
 
@@ -219,6 +224,14 @@ fn run(lua: &Lua, store: &RefCell<Store>, words: &[Value], throws: bool) -> mlua
         Ok(Answered::Fine) => Value::Boolean(true),
         Ok(Answered::Number(number)) => Value::Number(number as f64),
         Ok(Answered::Bytes(bytes)) => Value::String(lua.create_string(bytes)?),
+        Ok(Answered::Several(all)) => {
+            let value = |bytes: Option<Vec<u8>>| match bytes {
+                Some(bytes) => lua.create_string(bytes).map(Value::String),
+                None => Ok(Value::Boolean(false)),
+            };
+            let values = all.into_iter().map(value).collect::<mlua::Result<Vec<_>>>()?;
+            Value::Table(lua.create_sequence_from(values)?)
+        }
         Ok(Answered::Time(seconds, micros)) => {
             Value::Table(lua.create_sequence_from([number(seconds)?, number(micros)?])?)
         }

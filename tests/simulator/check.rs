@@ -128,7 +128,15 @@ fn shares(shared: &Shared, log: &[Admission]) -> Result<(), String> {
         while own.front().is_some_and(|first| first.at + shared.window <= admission.at) {
             own.pop_front();
         }
-        let From::Away { nodes } = admission.from else { continue };
+        if !matches!(admission.from, From::Away { .. }) {
+            continue;
+        }
+        // What it gave itself when it knew of fewer nodes it may still spend.
+        let nodes = own.iter().filter_map(|own| match own.from {
+            From::Away { nodes } => Some(nodes),
+            _ => None,
+        });
+        let nodes = nodes.min().unwrap_or(1);
         let admitted: u64 = own.iter().filter(|own| own.from != From::Authority).map(|own| own.units).sum();
         let share = if shared.when_away == WhenAway::Deny { 0 } else { shared.limit / u64::from(nodes) };
         if admitted > share {

@@ -203,8 +203,7 @@ impl Protocol {
         account.used -= uncharged;
         account.away_used = account.away_used.saturating_add(uncharged);
         (account.away, account.deadline) = (false, terms.deadline);
-        // What is to be put back in a bucket is of the lease before.
-        if !is_bucket || (answer.granted > 0 && account.returned == 0) {
+        if !is_bucket || answer.granted > 0 {
             account.lease = rule.head_at(time);
         }
         if answer.granted > 0 {

@@ -165,7 +165,7 @@ impl Protocol {
         let need = need.min(want);
         let overdraft = account.overdraft;
         let report = Report {
-            lease: account.lease,
+            lease: if matches!(rule, Rule::Bucket { .. }) { account.returned_of } else { account.lease },
             used: std::mem::take(&mut account.used),
             kept,
             returned: std::mem::take(&mut account.returned),

@@ -7,14 +7,16 @@
 //! | how many rules there are | 2 |
 //! | each rule: 1 a window, 2 a smooth one, 3 a bucket, 0 none that can be counted by | 1 |
 //! | its limit or burst; sub-windows or units; sub-window or period; life of a bucket's leases | 4, 4, 6, 6 |
-//! | each record: what it is | 1 |
+//! | each record: 1 to 3 a report, 4 an exact cost, 5 a status, 6 a repair; and 128 if one before is about the same key | 1 |
 //! | which rule, from 1 | 2 |
-//! | a report: lease, and six numbers, of 2 bytes each if they fit | 7, 12 or 24 |
+//! | a report: lease, and six numbers, of 2 to 4 bytes each, as they fit | 7, 12 to 24 |
 //! | an exact cost | 4 |
 //! | a repair: how many charges, and of each the sub-window, whether it is added, and units | 4, 14 each |
 //!
 //! What can be worked out from what the node knows is not sent: a window's waits are said as numbers of sub-windows, and a
 //! bucket says what it lacks and nothing else.
+
+use std::collections::HashSet;
 
 use crate::global::{Answer, Batch, Body, Reply, Report, Rule};
 
@@ -29,6 +31,9 @@ const MOST_UNITS: u64 = (1 << 48) - 1;
 
 /// A sub-window that has a higher number is told by this one. It is in no window either.
 const NO_SUB_WINDOW: u64 = (1 << 56) - 1;
+
+/// Added to what a record is if one before it is about the same key.
+const SAME_KEY: u8 = 128;
 
 /// The bits of an answer, as in the script.
 const CREATED: u8 = 1;
@@ -58,6 +63,7 @@ impl Packed {
 
         let mut rules: Vec<Rule> = Vec::new();
         let mut records = Vec::new();
+        let mut names = HashSet::with_capacity(batch.records.len());
         for record in &batch.records {
             keys.push(key(&name(record.name.0)));
             let known = rules.iter().position(|rule| *rule == record.rule);
@@ -65,7 +71,11 @@ impl Packed {
             if known.is_none() {
                 rules.push(record.rule);
             }
+            let start = records.len();
             write_record(&mut records, u16::try_from(place + 1).ok()?, &record.body);
+            if !names.insert(record.name) {
+                records[start] |= SAME_KEY;
+            }
         }
 
         let mut argument = Vec::with_capacity(27 + 21 * rules.len() + records.len());
@@ -118,20 +128,24 @@ fn write_record(to: &mut Vec<u8>, rule: u16, body: &Body) {
         Body::Report(report) => {
             let &Report { lease, used, kept, returned, overdraft, need, want } = report;
             let numbers = [used, kept, returned, overdraft, need, want];
-            let is_wide = numbers.iter().any(|number| *number > u16::MAX.into());
-            start(to, if is_wide { 2 } else { 1 });
+            let bytes = match numbers.into_iter().max().unwrap_or(0) {
+                0..0x1_0000 => 2,
+                0x1_0000..0x100_0000 => 3,
+                0x100_0000.. => 4,
+            };
+            start(to, bytes - 1);
             write(to, lease.min(NO_SUB_WINDOW), 7);
             for number in numbers {
-                write(to, number.into(), if is_wide { 4 } else { 2 });
+                write(to, number.into(), bytes.into());
             }
         }
         Body::Exact { cost } => {
-            start(to, 3);
+            start(to, 4);
             to.extend(cost.to_le_bytes());
         }
-        Body::Status => start(to, 4),
+        Body::Status => start(to, 5),
         Body::Repair(charges) => {
-            start(to, 5);
+            start(to, 6);
             write(to, charges.len() as u64, 4);
             for &(sub_window, units) in charges {
                 write(to, sub_window.min(NO_SUB_WINDOW), 7);
