@@ -113,6 +113,8 @@ fn a_cost_of_all_that_is_left_is_admitted_and_one_above_the_limit_never() {
     assert_eq!((deny.reason(), deny.retry_after()), (Reason::CostExceedsBurst, None));
     assert_eq!(limiter.check_cost("bob", 1 << 40).retry_after(), None);
     assert!(acquire(&limiter, "bob", 10).is_allowed(), "the denial has taken nothing");
+    // The low bits of this are 0, and there is a lease.
+    assert_eq!(limiter.check_cost("bob", 1 << 32).retry_after(), None);
 }
 
 #[test]

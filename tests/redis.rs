@@ -9,10 +9,16 @@ mod conformance;
 mod cost;
 #[path = "redis/equal.rs"]
 mod equal;
+#[path = "redis/faults.rs"]
+mod faults;
 #[path = "redis/live.rs"]
 mod live;
 #[path = "redis/lua.rs"]
 mod lua;
+#[path = "redis/named.rs"]
+mod named;
+#[path = "redis/proxy.rs"]
+mod proxy;
 #[path = "redis/server.rs"]
 mod server;
 
@@ -26,14 +32,14 @@ mod script {
 
 /// The script, in a Lua interpreter, against the books.
 mod script_and_books {
-    use crate::conformance::Subject;
+    use crate::conformance::{MIDNIGHT, Subject};
     use crate::equal::{Applied, play, run};
     use crate::lua::Scripted;
 
     fn answers_as_the_books_do(cases: u32, far: bool) {
         run(cases, far, |rules, steps| {
             let mut scripted = Scripted::new();
-            play(&rules, &steps, |clock, batch| {
+            play(&rules, &steps, MIDNIGHT, |clock, batch| {
                 scripted.at(clock);
                 let afresh = scripted.store().lives().is_empty();
                 Applied { reply: scripted.apply(batch), clock, afresh }
@@ -62,17 +68,19 @@ mod server_script {
 
 /// The script, in a server, against the books: in virtual time, and as it ships by way of the client.
 mod server_and_books {
+    use std::time::{SystemTime, UNIX_EPOCH};
+
     use tollgate::global::{RedisAuthority, Reply};
 
     use crate::conformance::{MIDNIGHT, Subject};
-    use crate::equal::{Applied, play, run};
+    use crate::equal::{Applied, Step, play, run};
     use crate::live::{Virtual, ask, assert_all_end};
     use crate::server::Server;
 
     fn answers_as_the_books_do(cases: u32, far: bool) {
         run(cases, far, |rules, steps| {
             let mut server = Virtual::new();
-            play(&rules, &steps, |clock, batch| {
+            play(&rules, &steps, MIDNIGHT, |clock, batch| {
                 server.at(clock);
                 Applied { reply: server.apply(batch), clock, afresh: false }
             });
@@ -95,15 +103,17 @@ mod server_and_books {
         let authority = RedisAuthority::builder(server.url()).shards(1).build().unwrap();
         let mut connection = server.connection();
         for far in [false, true] {
-            run(200, far, |rules, steps| {
+            run(200, far, |rules, mut steps| {
                 redis::cmd("FLUSHALL").exec(&mut server.connection()).unwrap();
-                let mut clock = MIDNIGHT;
-                play(&rules, &steps, |_, batch| {
+                steps.retain(|step| matches!(step, Step::Tell(_)));
+                let start = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_micros() as u64;
+                let mut last = start;
+                play(&rules, &steps, start, |_, batch| {
                     let reply = ask(&authority, batch).unwrap();
                     if let Reply::Done { time, .. } = reply {
-                        clock = time;
+                        last = time;
                     }
-                    Applied { reply, clock, afresh: false }
+                    Applied { reply, clock: last, afresh: false }
                 });
             });
             assert_all_end(&mut connection);

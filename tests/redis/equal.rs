@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{RngSeed, TestError, TestRunner};
 use tollgate::global::{Batch, Body, Books, Record, Reply, Report, Rule, WireName};
 
-use crate::conformance::{MIDNIGHT, SECOND};
+use crate::conformance::SECOND;
 
 /// The longest sub-window or period that the script can count in.
 const LONGEST: u64 = 1 << 44;
@@ -142,11 +142,11 @@ pub(crate) struct Applied {
     pub(crate) afresh: bool,
 }
 
-/// Plays the steps. `apply` is told the clock and a batch.
-pub(crate) fn play(rules: &[Rule], steps: &[Step], mut apply: impl FnMut(u64, &Batch) -> Applied) {
+/// Plays the steps from `start` on. `apply` is told the clock and a batch.
+pub(crate) fn play(rules: &[Rule], steps: &[Step], start: u64, mut apply: impl FnMut(u64, &Batch) -> Applied) {
     let mut books = Books::default();
     let mut numbers = Numbers::default();
-    let mut clock = MIDNIGHT;
+    let mut clock = start;
     for (index, step) in steps.iter().enumerate() {
         let said = match step {
             Step::Wait(wait) => {

@@ -217,12 +217,12 @@ async fn carry_out(
         return Err(Trouble::new(Fate::Keep, &settings.address, "a batch has too many rules: send smaller ones"));
     };
     let evalsha = evalsha(hash, &packed);
-    let mut reply = connection.send_packed_command(&evalsha).await;
+    let mut reply = query(&mut connection, &evalsha).await;
     if reply.as_ref().is_err_and(|error| error.code() == Some("NOSCRIPT")) {
         // Nothing was done.
-        let load = connection.send_packed_command(cmd("SCRIPT").arg("LOAD").arg(SCRIPT)).await;
-        load.and_then(Value::extract_error).map_err(|error| trouble(&error, "take a script in (SCRIPT LOAD)"))?;
-        reply = connection.send_packed_command(&evalsha).await;
+        let load = query(&mut connection, cmd("SCRIPT").arg("LOAD").arg(SCRIPT)).await;
+        load.map_err(|error| trouble(&error, "take a script in (SCRIPT LOAD)"))?;
+        reply = query(&mut connection, &evalsha).await;
     }
     match reply {
         Ok(Value::BulkString(bytes)) => unpack(&bytes, batch),
@@ -232,6 +232,11 @@ async fn carry_out(
     .ok_or_else(|| {
         Trouble::new(Fate::Leave, &settings.address, "its answer to a batch (EVALSHA) makes no sense: is it Redis?")
     })
+}
+
+/// What the server answers, an error as such.
+async fn query(connection: &mut MultiplexedConnection, command: &Cmd) -> Result<Value, RedisError> {
+    connection.send_packed_command(command).await.and_then(Value::extract_error)
 }
 
 fn evalsha(hash: &str, packed: &Packed) -> Cmd {
