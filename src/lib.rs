@@ -77,6 +77,7 @@
 //! All are off by default, and without them neither tokio nor tower is built.
 //!
 //! - `global`: limits that a whole fleet shares, see the module `global`.
+//! - `redis`, `redis-tls`: an authority for them in a Redis server, by TLS if need be.
 //! - `http`: a tower layer for servers of `http` 1 (axum, hyper), see the module `http`.
 //! - `test-util`: `TestClock`, to test your own code without waiting.
 

@@ -19,6 +19,8 @@ mod lua;
 mod named;
 #[path = "redis/proxy.rs"]
 mod proxy;
+#[path = "redis/script.rs"]
+mod script_alone;
 #[path = "redis/server.rs"]
 mod server;
 

@@ -102,7 +102,7 @@ if type(known) == 'string' and #known == 25 and byte(known) == TIME then
   last, ahead, keep_until = unpack('<I8I8I8', known, 2)
   time = clock + ahead
   local back = last - time
-  if back > SLACK then ahead = ahead + back end
+  if back >= SLACK then ahead = ahead + back end
   if back > 0 then time = last end
 end
 -- What lives until some time has to live so much longer by the clock.

@@ -41,7 +41,7 @@ fn server() -> (Server, Connection) {
 }
 
 fn flush(connection: &mut Connection) {
-    cmd("FLUSHALL").exec(connection).unwrap();
+    cmd("FLUSHALL").arg("SYNC").exec(connection).unwrap();
 }
 
 fn report(rule: Rule, now: u64) -> Report {
@@ -88,10 +88,11 @@ fn a_report_takes_few_bytes() {
 #[test]
 fn a_key_takes_little_memory() {
     let (_server, mut connection) = server();
+    // In Redis 8: 185, 404, 595 and 125. Others, and other allocators, keep more beside a key.
     for (rule, at_most) in [
-        (window(16), 232.0),
-        (window(60), 450.0),
-        (window(120), 760.0),
+        (window(16), 250.0),
+        (window(60), 470.0),
+        (window(120), 700.0),
         (Rule::Bucket { burst: 6_000, units: 100, period: 1_000_000, life: 1_000_000 }, 200.0),
     ] {
         flush(&mut connection);

@@ -12,7 +12,7 @@ use crate::conformance::Subject;
 
 /// What is under a key.
 #[derive(Clone, Debug)]
-pub(crate) enum Held {
+enum Held {
     Bytes(Vec<u8>),
     Scores(HashMap<Vec<u8>, f64>),
 }
@@ -30,7 +30,7 @@ pub(crate) struct Store {
     /// Microseconds.
     pub(crate) clock: u64,
     entries: HashMap<Vec<u8>, Entry>,
-    /// How many writes there were.
+    /// How many writes were tried.
     pub(crate) writes: usize,
     /// The error that every write is answered by.
     pub(crate) refuses: Option<&'static str>,
@@ -46,8 +46,10 @@ impl Store {
         self.entries.retain(|_, entry| entry.until.is_none_or(|until| now < until));
     }
 
-    pub(crate) fn put(&mut self, key: &[u8], held: Held) {
-        self.entries.insert(key.to_vec(), Entry { held, until: None });
+    /// Writes bytes under a key, for an hour.
+    pub(crate) fn put(&mut self, key: &[u8], bytes: &[u8]) {
+        let until = Some(self.clock / 1_000 + 3_600_000);
+        self.entries.insert(key.to_vec(), Entry { held: Held::Bytes(bytes.to_vec()), until });
     }
 
     /// The keys, and for how many milliseconds each lives on.

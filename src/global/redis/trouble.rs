@@ -48,10 +48,12 @@ impl Trouble {
 
     /// `purpose` is what the command was for.
     pub(super) fn of(error: &RedisError, address: &str, purpose: &str) -> Self {
-        // Servers before 7.0 put the code of an error of a script within another.
         let detail = error.detail().unwrap_or_default();
-        let code = error.code().unwrap_or_default();
-        let code = if code == "ERR" { CODES.iter().find(|code| detail.contains(**code)).copied() } else { Some(code) };
+        let code = match error.code() {
+            // Servers before 7.0 say first where in the script it was.
+            Some(place) if place.starts_with('@') => CODES.iter().find(|code| detail.contains(**code)).copied(),
+            code => code,
+        };
         let code = code.unwrap_or("ERR");
         let (fate, wait, what) = match code {
             "READONLY" => (
