@@ -102,7 +102,7 @@ if type(known) == 'string' and #known == 25 and byte(known) == TIME then
   last, ahead, keep_until = unpack('<I8I8I8', known, 2)
   time = clock + ahead
   local back = last - time
-  if back >= SLACK then ahead = ahead + back end
+  if back > SLACK then ahead = ahead + back end
   if back > 0 then time = last end
 end
 -- What lives until some time has to live so much longer by the clock.
@@ -424,7 +424,7 @@ for i = 1, count do
   form, limit, other, length, life, at = unpack('<I1I4I4I6I6', batch, at)
   local rule = { limit = limit, length = length, carry_out = on_nonsense }
   if form == 1 or form == 2 then
-    local lasts = millis((other + 3) * length + behind)
+    local lasts = millis((other + 1) * length + behind)
     rule.carry_out, rule.smooth, rule.subs = on_window, form == 2 and length, other
     rule.now = floor(time / length)
     rule.start = pack('<I1I6I7', WINDOW, length, rule.now)

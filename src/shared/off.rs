@@ -4,7 +4,8 @@ use std::convert::Infallible;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use crate::decision::{Cause, Source};
+use super::{Refused, Who};
+use crate::decision::Source;
 use crate::error::BuildError;
 use crate::quota::QuotaTicks;
 use crate::several::{AllTaken, Ask};
@@ -15,21 +16,11 @@ use crate::unit::Unit;
 /// There is none.
 pub(crate) type GlobalQuota = Infallible;
 
-pub(crate) type Fleet = ();
+/// There is none.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Fleet;
+
 pub(crate) type Write<K> = PhantomData<fn(&K)>;
-
-pub(crate) enum Who<'a, K: ?Sized> {
-    Key(&'a K, Write<K>),
-    Overflow,
-}
-
-impl<K: ?Sized> Clone for Who<'_, K> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<K: ?Sized> Copy for Who<'_, K> {}
 
 #[derive(PartialEq, Debug)]
 pub(crate) struct Shared;
@@ -37,14 +28,8 @@ pub(crate) struct Shared;
 #[derive(Debug)]
 pub(crate) struct Ledgers(Infallible);
 
-pub(crate) struct Refused {
-    pub(crate) quota: usize,
-    pub(crate) cause: Cause,
-    pub(crate) source: Source,
-}
-
 impl Shared {
-    pub(crate) const fn compile(_: &str, _: &[Infallible], (): &Fleet) -> Result<Self, BuildError> {
+    pub(crate) const fn compile(_: &str, _: &[Infallible], _: &Fleet) -> Result<Self, BuildError> {
         Ok(Self)
     }
 

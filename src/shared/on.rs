@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use super::{Refused, Who};
 use crate::decision::{Cause, Source};
 use crate::error::BuildError;
 pub(crate) use crate::global::GlobalQuota;
@@ -20,21 +21,6 @@ pub(crate) type Fleet = Option<Arc<Link>>;
 
 /// How keys give what tells them apart, if they can.
 pub(crate) type Write<K> = Option<fn(&K, &mut WireHasher)>;
-
-/// Whose ledgers these are.
-pub(crate) enum Who<'a, K: ?Sized> {
-    Key(&'a K, Write<K>),
-    /// All keys for which there is no room.
-    Overflow,
-}
-
-impl<K: ?Sized> Clone for Who<'_, K> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<K: ?Sized> Copy for Who<'_, K> {}
 
 /// The global quotas of a plan.
 #[derive(Debug)]
@@ -256,14 +242,6 @@ fn give_back(ledger: &Ledger, taken: &Taken) {
         let answer = Answered::Lease { left: 0, room: 0, epoch: taken.refunds.lease(), away: false };
         ledger.unspend(taken.cost as u32, answer);
     }
-}
-
-/// What a global quota refuses by.
-pub(crate) struct Refused {
-    /// Which quota of the plan.
-    pub(crate) quota: usize,
-    pub(crate) cause: Cause,
-    pub(crate) source: Source,
 }
 
 /// A ledger for each global quota of the plan; of most there is one, which is then found without a further step.
