@@ -16,9 +16,7 @@ use crate::unit::Unit;
 /// There is none.
 pub(crate) type GlobalQuota = Infallible;
 
-/// There is none.
-#[derive(Clone, Copy, Default, Debug)]
-pub(crate) struct Fleet;
+pub(crate) type Fleet = Option<Infallible>;
 
 pub(crate) type Write<K> = PhantomData<fn(&K)>;
 
