@@ -53,6 +53,9 @@ const KEEPALIVE: Duration = Duration::from_secs(10);
 /// - **The server has become a replica**: the connection is made anew as well, to whatever its name stands for by then.
 /// - **Another program has written under a key**: that key [fails](super::Answer::failed), and no other.
 ///
+/// A user of its own has to be allowed `evalsha`, `script|load`, `time`, `get`, `mget`, `set`, `setrange`, `pexpire`, `del`, `zadd`,
+/// `zcard` and `zremrangebyscore`, on keys that begin with the [prefix](RedisAuthorityBuilder::key_prefix).
+///
 /// Time is that of the server. Whatever it forgets before its time, by eviction, a flush or a failover, is told again as far as
 /// the fleet knows it: set `maxmemory-policy` to `noeviction` or `volatile-ttl`.
 ///

@@ -424,7 +424,7 @@ for i = 1, count do
   form, limit, other, length, life, at = unpack('<I1I4I4I6I6', batch, at)
   local rule = { limit = limit, length = length, carry_out = on_nonsense }
   if form == 1 or form == 2 then
-    local lasts = millis((other + 1) * length + behind)
+    local lasts = millis((other + 3) * length + behind)
     rule.carry_out, rule.smooth, rule.subs = on_window, form == 2 and length, other
     rule.now = floor(time / length)
     rule.start = pack('<I1I6I7', WINDOW, length, rule.now)

@@ -235,6 +235,39 @@ fn a_wrong_password_is_told_and_not_shown() {
 }
 
 #[test]
+fn a_user_needs_the_commands_that_are_documented_and_no_more() {
+    let server = Server::new();
+    let mut connection = server.connection();
+    let commands = [
+        "evalsha",
+        "script|load",
+        "time",
+        "get",
+        "mget",
+        "set",
+        "setrange",
+        "pexpire",
+        "del",
+        "zadd",
+        "zcard",
+        "zremrangebyscore",
+    ];
+    let mut user = cmd("ACL");
+    user.arg("SETUSER").arg("limits").arg(&["on", ">pass", "~tg*", "-@all"]);
+    user.arg(&commands.map(|command| format!("+{command}"))).exec(&mut connection).unwrap();
+    let url = format!("redis://limits:pass@127.0.0.1:{}", server.port);
+    let with_prefix = |prefix| RedisAuthority::builder(url.as_str()).key_prefix(prefix).build().unwrap();
+    let rule = window(100, 60);
+    for number in 1..4 {
+        let reply = ask(&with_prefix("tg"), &batch(number, None, rule, exact(1))).unwrap();
+        assert_eq!(u64::from(answers(&reply)[0].room), 100 - number);
+    }
+    let error = ask(&with_prefix("other"), &batch(9, None, rule, exact(1))).unwrap_err();
+    assert!(error.to_string().contains("NOPERM"), "{error}");
+    assert!(!error.to_string().contains("pass"), "{error}");
+}
+
+#[test]
 fn another_server_is_told_apart() {
     let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let port = listener.local_addr().unwrap().port();

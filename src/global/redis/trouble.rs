@@ -101,9 +101,7 @@ impl Trouble {
             "NOPERM" => (
                 Fate::Leave,
                 1_000,
-                format!(
-                    "the user may not {purpose} (NOPERM): allow it EVALSHA, SCRIPT LOAD and what the script uses, on the prefix"
-                ),
+                format!("the user may not {purpose} (NOPERM): allow it what the documentation of RedisAuthority lists"),
             ),
             _ => match error.kind() {
                 ErrorKind::AuthenticationFailed => {
