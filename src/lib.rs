@@ -149,7 +149,7 @@ pub mod internal {
     pub use crate::store::{Slot, Visited};
 }
 
-/// The README's example has to compile.
-#[cfg(doctest)]
+/// The README's examples have to compile. One of them is about a feature.
+#[cfg(all(doctest, feature = "global"))]
 #[doc = include_str!("../README.md")]
 struct Readme;

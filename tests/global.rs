@@ -13,7 +13,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::Duration;
 
-use tollgate::global::{Authority, AuthorityError, Call, Fleet, GlobalQuota, MemoryAuthority, WhenAway};
+use tollgate::global::{Authority, AuthorityError, Call, Fleet, GlobalQuota, MemoryAuthority, StartError, WhenAway};
 use tollgate::{BuildError, Decision, Limiter, Plan, Policy, Quota, Reason, Source, TestClock, Unit};
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -367,6 +367,14 @@ fn what_makes_no_sense_is_refused_when_built_and_says_what_to_do() {
     {
         assert!(Limiter::builder().fleet(&fleet).plan("free", only(legal)).build().is_ok());
     }
+}
+
+#[test]
+fn intervals_that_make_no_sense_are_refused() {
+    let start = |interval| Fleet::builder(MemoryAuthority::new()).interval(interval).start().map(|_| ());
+    assert!(matches!(start(Duration::from_millis(9)), Err(StartError::IntervalTooShort { .. })));
+    assert!(matches!(start(Duration::MAX), Err(StartError::IntervalTooLong { .. })));
+    assert!(start(Duration::from_secs(3_600)).is_ok());
 }
 
 #[test]

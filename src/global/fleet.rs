@@ -117,6 +117,9 @@ const INTERVAL: Duration = Duration::from_millis(100);
 /// The shortest interval: ten batches a shard in it are as many as an authority should be asked for.
 const SHORTEST_INTERVAL: Duration = Duration::from_millis(10);
 
+/// The longest interval: leases that are renewed less often follow nobody's demand.
+const LONGEST_INTERVAL: Duration = Duration::from_secs(3_600);
+
 /// How many shards keys are divided into unless told otherwise.
 const SHARDS: u16 = 16;
 
@@ -132,7 +135,7 @@ pub struct FleetBuilder {
 }
 
 impl FleetBuilder {
-    /// How often use is reported, 100 ms by default, at least 10 ms. More often, less of a limit is stuck with nodes that do not
+    /// How often use is reported, 100 ms by default, from 10 ms to an hour. More often, less of a limit is stuck with nodes that do not
     /// need it, and shorter windows are possible; the authority is asked more.
     pub fn interval(self, interval: Duration) -> Self {
         Self { interval, ..self }
@@ -165,11 +168,14 @@ impl FleetBuilder {
     ///
     /// # Errors
     ///
-    /// [`StartError`] if the interval is too short, there are no shards, or the system has no thread left.
+    /// [`StartError`] if the interval is too short or too long, there are no shards, or the system has no thread left.
     pub fn start(self) -> Result<Fleet, StartError> {
         let Self { authority, interval, clock, shards, secret, node } = self;
         if interval < SHORTEST_INTERVAL {
             return Err(StartError::IntervalTooShort { interval });
+        }
+        if interval > LONGEST_INTERVAL {
+            return Err(StartError::IntervalTooLong { interval });
         }
         if shards == 0 {
             return Err(StartError::NoShards);
@@ -214,6 +220,11 @@ pub enum StartError {
         /// The interval that was refused.
         interval: Duration,
     },
+    /// The interval is over an hour.
+    IntervalTooLong {
+        /// The interval that was refused.
+        interval: Duration,
+    },
     /// There are no shards.
     NoShards,
     /// The system did not give a thread.
@@ -225,6 +236,9 @@ impl fmt::Display for StartError {
         match self {
             Self::IntervalTooShort { interval } => {
                 write!(f, "an interval of {interval:?} is too short: give at least {SHORTEST_INTERVAL:?}")
+            }
+            Self::IntervalTooLong { interval } => {
+                write!(f, "an interval of {interval:?} is too long: give at most {LONGEST_INTERVAL:?}")
             }
             Self::NoShards => f.write_str("a fleet of 0 shards: give at least 1"),
             Self::NoThread(error) => write!(f, "the thread of the fleet could not be started: {error}"),

@@ -357,7 +357,7 @@ impl Ledger {
     }
 
     fn swap(&self, old: Word, new: Word) -> Result<(), Word> {
-        // AcqRel, here as in `publish`. Release: what was written to `need` before is there for whoever takes the ledger out
+        // AcqRel. Release: what was written to `need` before is there for whoever takes the ledger out
         // of the queue, and terms for whoever sees their epoch. Acquire: the other side of both. Together they also order what
         // a request has read of the terms before it changed the word before what the thread writes there once the epoch has
         // moved on: nobody acts upon terms of an epoch to come.
