@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::hash::BuildHasher;
-use std::thread;
 
 use crate::clock::Clock;
 use crate::error::BuildError;
@@ -12,7 +11,7 @@ use crate::limiter::Limiter;
 use crate::policy::{Compiled, Plan, Policy};
 use crate::quota::Quota;
 use crate::shared::{Fleet, Write};
-use crate::store::Sharded;
+use crate::store::{Sharded, Stores};
 use crate::ticks::Now;
 
 /// The options of a [`Limiter`]. Only a quota or a plan must be given; every mistake is found by
@@ -31,11 +30,10 @@ use crate::ticks::Now;
 /// # Ok::<(), tollgate::BuildError>(())
 /// ```
 #[must_use = "a builder does nothing until `build`"]
-pub struct Builder<K: Key + ?Sized = str, S = RandomState> {
+pub struct Builder<K: Key + ?Sized = str, S = RandomState, T = Sharded> {
     policy: Policy<K>,
     clock: Option<Clock>,
-    shards: Option<usize>,
-    max_keys: u64,
+    store: T,
     hasher: S,
     fleet: Fleet,
     write: Write<K>,
@@ -46,8 +44,7 @@ impl Builder {
         Self {
             policy: Policy::new(),
             clock: None,
-            shards: None,
-            max_keys: MAX_KEYS,
+            store: Sharded::DEFAULT,
             hasher: RandomState::new(),
             fleet: Fleet::default(),
             write: Write::default(),
@@ -55,7 +52,7 @@ impl Builder {
     }
 }
 
-impl<K: Key + ?Sized, S> Builder<K, S> {
+impl<K: Key + ?Sized, S, T> Builder<K, S, T> {
     /// What each key is granted: short for [`plan`](Self::plan) with the name `default`.
     pub fn quota(self, quota: Quota) -> Self {
         self.plan("default", quota)
@@ -80,17 +77,9 @@ impl<K: Key + ?Sized, S> Builder<K, S> {
     /// type and kept in its owned form: `str` as `String`, `[u8]` as `Vec<u8>`, a `Clone` type as itself.
     ///
     /// It comes before plans and the fleet are given, which can speak of keys.
-    pub fn keys<T: Key + ?Sized>(self) -> Builder<T, S> {
-        let Self { policy, clock, shards, max_keys, hasher, .. } = self;
-        Builder {
-            policy: policy.of_keys(),
-            clock,
-            shards,
-            max_keys,
-            hasher,
-            fleet: Fleet::default(),
-            write: Write::default(),
-        }
+    pub fn keys<Q: Key + ?Sized>(self) -> Builder<Q, S, T> {
+        let Self { policy, clock, store, hasher, .. } = self;
+        Builder { policy: policy.of_keys(), clock, store, hasher, fleet: Fleet::default(), write: Write::default() }
     }
 
     /// The clock, [`Clock::precise`] by default.
@@ -117,21 +106,9 @@ impl<K: Key + ?Sized, S> Builder<K, S> {
     }
 
     /// How keys are hashed, [`RandomState`] by default, which says what attacks it resists.
-    pub fn hasher<T: BuildHasher + Clone>(self, hasher: T) -> Builder<K, T> {
-        let Self { policy, clock, shards, max_keys, fleet, write, .. } = self;
-        Builder { policy, clock, shards, max_keys, hasher, fleet, write }
-    }
-
-    /// The number of shards, each with a lock of its own: a power of two from 2 to 65,536. More shards, fewer threads
-    /// that meet at a lock. By default 16 for each thread that the machine runs at once, and at least 64.
-    pub fn shards(self, shards: usize) -> Self {
-        Self { shards: Some(shards), ..self }
-    }
-
-    /// The most keys that are kept at once, 10,000,000 by default, which takes some 1.2 GB of memory with keys of 20
-    /// bytes. Keys that are idle make room for new ones, see [`Limiter`].
-    pub fn max_keys(self, max_keys: u64) -> Self {
-        Self { max_keys, ..self }
+    pub fn hasher<H: BuildHasher + Clone>(self, hasher: H) -> Builder<K, H, T> {
+        let Self { policy, clock, store, fleet, write, .. } = self;
+        Builder { policy, clock, store, hasher, fleet, write }
     }
 
     /// Makes the limiter, and with it the clock: [`Clock::precise`] can take 200 ms the first time.
@@ -140,23 +117,17 @@ impl<K: Key + ?Sized, S> Builder<K, S> {
     ///
     /// [`BuildError`] if no quota was given, if one or a plan makes no sense, if there is room for no key, or for a
     /// number of shards that is no power of two from 2 to 65,536.
-    pub fn build(self) -> Result<Limiter<K, S>, BuildError>
+    pub fn build(self) -> Result<Limiter<K, S, T>, BuildError>
     where
-        S: BuildHasher + Clone + Send + Sync + 'static,
+        S: 'static,
+        T: Stores<K, S>,
     {
         #[cfg(feature = "global")]
         for warning in self.warnings() {
             tracing::warn!(target: "tollgate", plan = warning.plan, quota = warning.quota, "{warning}");
         }
         let policy = Compiled::new(self.policy, None, Now::ORIGIN, &self.fleet)?;
-        if self.max_keys == 0 {
-            return Err(BuildError::NoRoom);
-        }
-        let shards = match self.shards {
-            None => default_shards(),
-            Some(shards) if shards.is_power_of_two() && (2..=65_536).contains(&shards) => shards,
-            Some(shards) => return Err(BuildError::BadShards { shards }),
-        };
+        let store = self.store.build(self.hasher, &policy.plans, self.write)?;
         #[cfg(feature = "global")]
         let clock = match (self.clock, &self.fleet) {
             (Some(_), Some(_)) => return Err(BuildError::ClockOfFleet),
@@ -165,27 +136,31 @@ impl<K: Key + ?Sized, S> Builder<K, S> {
         };
         #[cfg(not(feature = "global"))]
         let clock = self.clock.unwrap_or_default();
-        let store = Sharded::new(self.hasher, shards, self.max_keys, self.write);
         Ok(Limiter::from_parts(policy, clock, store, self.fleet))
     }
 }
 
-impl<K: Key + ?Sized, S> fmt::Debug for Builder<K, S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { policy, clock, shards, max_keys, .. } = self;
-        f.debug_struct("Builder")
-            .field("policy", policy)
-            .field("clock", clock)
-            .field("shards", shards)
-            .field("max_keys", max_keys)
-            .finish_non_exhaustive()
+impl<K: Key + ?Sized, S> Builder<K, S, Sharded> {
+    /// The number of shards, each with a lock of its own: a power of two from 2 to 65,536. More shards, fewer threads
+    /// that meet at a lock. By default 16 for each thread that the machine runs at once, and at least 64.
+    pub fn shards(self, shards: usize) -> Self {
+        Self { store: Sharded { shards: Some(shards), ..self.store }, ..self }
+    }
+
+    /// The most keys that are kept at once, 10,000,000 by default, which takes some 1.2 GB of memory with keys of 20
+    /// bytes. Keys that are idle make room for new ones, see [`Limiter`].
+    pub fn max_keys(self, max_keys: u64) -> Self {
+        Self { store: Sharded { max_keys, ..self.store }, ..self }
     }
 }
 
-/// What [`Builder::max_keys`] is unless told otherwise.
-const MAX_KEYS: u64 = 10_000_000;
-
-fn default_shards() -> usize {
-    let threads = thread::available_parallelism().map_or(4, usize::from);
-    (threads * 16).next_power_of_two().clamp(64, 65_536)
+impl<K: Key + ?Sized, S, T: fmt::Debug> fmt::Debug for Builder<K, S, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { policy, clock, store, .. } = self;
+        f.debug_struct("Builder")
+            .field("policy", policy)
+            .field("clock", clock)
+            .field("store", store)
+            .finish_non_exhaustive()
+    }
 }

@@ -132,6 +132,7 @@ pub use crate::{
     quota::Quota,
     standing::Standing,
     stats::{PlanStats, Stats},
+    store::{Sharded, Stores},
     ticks::Now,
     unit::Unit,
 };

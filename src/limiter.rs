@@ -7,7 +7,6 @@ mod look;
 mod reload;
 
 use std::fmt;
-use std::hash::BuildHasher;
 use std::sync::Arc;
 
 use crate::builder::Builder;
@@ -24,7 +23,7 @@ use crate::quota::Quota;
 use crate::several::{self, AllTaken, Ask, Pair, Verdict};
 use crate::shared::Fleet;
 use crate::stats::{PlanStats, Stats, count};
-use crate::store::{KeyState, Newcomer, Sharded, Taken, Visited};
+use crate::store::{Newcomer, Sharded, State, Store, Stores, Taken};
 use crate::ticks::Now;
 use crate::unit::Unit;
 use reload::Reloads;
@@ -69,13 +68,13 @@ pub use global::{GlobalStatus, NoAnswer};
 /// }
 /// # Ok::<(), tollgate::BuildError>(())
 /// ```
-pub struct Limiter<K: Key + ?Sized = str, S = RandomState> {
-    inner: Arc<Inner<K, S>>,
+pub struct Limiter<K: Key + ?Sized = str, S: 'static = RandomState, T: Stores<K, S> = Sharded> {
+    inner: Arc<Inner<K, S, T>>,
 }
 
-struct Inner<K: Key + ?Sized, S> {
+struct Inner<K: Key + ?Sized, S: 'static, T: Stores<K, S>> {
     current: Current<Compiled<K>>,
-    store: Sharded<K, S>,
+    store: T::Of,
     clock: Clock,
     reloads: Reloads,
     fleet: Fleet,
@@ -97,16 +96,13 @@ impl Limiter {
     }
 }
 
-impl<K: Key + ?Sized, S: BuildHasher + Clone> Limiter<K, S> {
-    pub(crate) fn from_parts(policy: Compiled<K>, clock: Clock, store: Sharded<K, S>, fleet: Fleet) -> Self
-    where
-        S: Send + Sync + 'static,
-    {
+impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Limiter<K, S, T> {
+    pub(crate) fn from_parts(policy: Compiled<K>, clock: Clock, store: T::Of, fleet: Fleet) -> Self {
         let current = Current::new(policy);
         let inner = Arc::new(Inner { current, store, clock, reloads: Reloads::new(), fleet });
         #[cfg(all(feature = "global", not(loom)))]
         if let Some(link) = &inner.fleet {
-            let holder: std::sync::Weak<Inner<K, S>> = Arc::downgrade(&inner);
+            let holder: std::sync::Weak<Inner<K, S, T>> = Arc::downgrade(&inner);
             link.add_holder(holder);
         }
         Self { inner }
@@ -190,16 +186,9 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone> Limiter<K, S> {
             return Taking::Else;
         }
         let version = policy.plans.version;
-        let taken = store.visit(key, plan.index, |state, id| match state {
-            // Under the lock the state is of the current version or the one before; it knows the low bits of its own only.
-            KeyState::One { slot, .. } if state.is_of(version) && current.is(version) => {
-                Some(Visited::new(slot, plan.index, id).take_seen(quota, cost, clock))
-            }
-            _ => None,
-        });
-        match taken {
-            Some(Some((allowed, seen))) => Taking::Done(allowed, seen),
-            _ => Taking::Else,
+        match store.take_one(key, plan, quota, cost, version, || current.version(), clock) {
+            Some((allowed, seen)) => Taking::Done(allowed, seen),
+            None => Taking::Else,
         }
     }
 
@@ -210,7 +199,7 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone> Limiter<K, S> {
         let policy = current.get();
         let plan = &**policy.plan_of(key, given);
         let version = policy.plans.version;
-        store.visit(key, plan.index, |state, id| {
+        store.visit(key, plan, |state, id| {
             (state.is_of(version) && current.is(version))
                 .then(|| several::Key { state, plan, id }.take_paired(cost, clock))
         })??
@@ -227,9 +216,9 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone> Limiter<K, S> {
             }
             let version = policy.plans.version;
             let mut taken = [Taken::default(); MAX_QUOTAS];
-            let known = store.visit(key, plan.index, |state, id| {
+            let known = store.visit(key, plan, |state, id| {
                 let usable = state.is_of(version) && current.is(version);
-                usable.then(|| several::Key { state, plan, id }.take(ask, &clock, &mut taken))
+                usable.then(|| several::Key { state, plan, id }.take(ask, &clock, &mut taken))?
             });
             let verdict = known.flatten().or_else(|| {
                 // What can take nothing must not leave a key behind either.
@@ -237,7 +226,7 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone> Limiter<K, S> {
                 let is_current = || current.is(version);
                 store.settle(key, &policy.plans, plan, newcomer, is_current, &clock, |state, id, now| {
                     several::Key { state, plan, id }.take(ask, || now, &mut taken)
-                })
+                })?
             });
             let Some(verdict) = verdict else { continue };
             if plan.shadow {
@@ -290,22 +279,20 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone> Limiter<K, S> {
                 // Its plan was removed.
                 return;
             }
-            let refund = |state: &KeyState, id: u64| match (&allow.others, &plan.quotas[..], state.slots()) {
-                (Others::None, [quota], [slot]) => {
-                    Visited::new(slot, plan.index, id).refund(&quota.ticks, allow, &clock);
-                }
-                _ => several::Key { state, plan, id }.refund(allow, &clock),
-            };
             let version = policy.plans.version;
             let is_current = || current.is(version);
             if is_overflow(allow.seen.id) {
-                match policy.plans.with_overflow(plan, is_current, |state| refund(state, plan.home.id)) {
+                match policy.plans.with_overflow(plan, is_current, |state| {
+                    several::Key { state, plan, id: plan.home.id }.refund(allow, &clock);
+                }) {
                     Some(()) => return,
                     None => continue,
                 }
             }
-            let refunded = store
-                .visit(key, plan.index, |state, id| (state.is_of(version) && is_current()).then(|| refund(state, id)));
+            let refunded = store.visit(key, plan, |state, id| {
+                let usable = state.is_of(version) && is_current();
+                usable.then(|| several::Key { state, plan, id }.refund(allow, &clock))
+            });
             if refunded != Some(None) {
                 return;
             }
@@ -332,13 +319,13 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone> Limiter<K, S> {
     ///
     /// [`UnknownPlan`] if there is none, unless the policy says that
     /// [the default](crate::Policy::unknown_plan_is_default) stands for it.
-    pub fn plan(&self, name: &str) -> Result<PlanLimiter<K, S>, UnknownPlan> {
+    pub fn plan(&self, name: &str) -> Result<PlanLimiter<K, S, T>, UnknownPlan> {
         let id = self.inner.current.get().named(name).ok_or_else(|| UnknownPlan::new(name))?;
         Ok(PlanLimiter::new(self.clone(), id))
     }
 
     /// The plan of that id, or where its keys went if it is gone.
-    pub fn plan_by_id(&self, id: PlanId) -> PlanLimiter<K, S> {
+    pub fn plan_by_id(&self, id: PlanId) -> PlanLimiter<K, S, T> {
         PlanLimiter::new(self.clone(), id)
     }
 
@@ -393,13 +380,13 @@ fn decision(plan: &PlanTicks, verdict: Verdict, taken: AllTaken) -> Decision {
     }
 }
 
-impl<K: Key + ?Sized, S> Clone for Limiter<K, S> {
+impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Clone for Limiter<K, S, T> {
     fn clone(&self) -> Self {
         Self { inner: Arc::clone(&self.inner) }
     }
 }
 
-impl<K: Key + ?Sized, S> fmt::Debug for Limiter<K, S> {
+impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> fmt::Debug for Limiter<K, S, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Inner { current, clock, .. } = &*self.inner;
         f.debug_struct("Limiter").field("plans", &current.get().plans).field("clock", clock).finish_non_exhaustive()

@@ -1,7 +1,6 @@
 //! A limiter on a plan that the caller names.
 
 use std::fmt;
-use std::hash::BuildHasher;
 
 use crate::decision::{Decision, Deny};
 use crate::hasher::RandomState;
@@ -11,6 +10,7 @@ use crate::limiter::Limiter;
 use crate::policy::PlanId;
 use crate::several::Ask;
 use crate::standing::Standing;
+use crate::store::{Sharded, Stores};
 use crate::ticks::Now;
 use crate::unit::Unit;
 
@@ -33,13 +33,13 @@ use crate::unit::Unit;
 /// assert!(limiter.plan("prp").is_err());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub struct PlanLimiter<K: Key + ?Sized = str, S = RandomState> {
-    limiter: Limiter<K, S>,
+pub struct PlanLimiter<K: Key + ?Sized = str, S: 'static = RandomState, T: Stores<K, S> = Sharded> {
+    limiter: Limiter<K, S, T>,
     id: PlanId,
 }
 
-impl<K: Key + ?Sized, S> PlanLimiter<K, S> {
-    pub(crate) const fn new(limiter: Limiter<K, S>, id: PlanId) -> Self {
+impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> PlanLimiter<K, S, T> {
+    pub(crate) const fn new(limiter: Limiter<K, S, T>, id: PlanId) -> Self {
         Self { limiter, id }
     }
 
@@ -49,12 +49,12 @@ impl<K: Key + ?Sized, S> PlanLimiter<K, S> {
     }
 
     /// The limiter with all its plans.
-    pub const fn limiter(&self) -> &Limiter<K, S> {
+    pub const fn limiter(&self) -> &Limiter<K, S, T> {
         &self.limiter
     }
 }
 
-impl<K: Key + ?Sized, S: BuildHasher + Clone> PlanLimiter<K, S> {
+impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> PlanLimiter<K, S, T> {
     /// See [`Limiter::check`].
     #[inline]
     pub fn check(&self, key: &K) -> Decision {
@@ -162,10 +162,7 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone> PlanLimiter<K, S> {
     /// # Errors
     ///
     /// The denial. Nothing was taken then.
-    pub fn enter(&self, key: &K) -> Result<InFlight, Deny>
-    where
-        S: Send + Sync + 'static,
-    {
+    pub fn enter(&self, key: &K) -> Result<InFlight, Deny> {
         self.enter_costs(key, &[(Unit::REQUESTS, 1)])
     }
 
@@ -174,10 +171,7 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone> PlanLimiter<K, S> {
     /// # Errors
     ///
     /// The denial. Nothing was taken then.
-    pub fn enter_costs(&self, key: &K, costs: &[(Unit, u64)]) -> Result<InFlight, Deny>
-    where
-        S: Send + Sync + 'static,
-    {
+    pub fn enter_costs(&self, key: &K, costs: &[(Unit, u64)]) -> Result<InFlight, Deny> {
         self.limiter.go_in(key, Some(self.id), costs, || self.limiter.now())
     }
 
@@ -186,21 +180,18 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone> PlanLimiter<K, S> {
     /// # Errors
     ///
     /// The denial. Nothing was taken then.
-    pub fn enter_costs_at(&self, key: &K, costs: &[(Unit, u64)], now: Now) -> Result<InFlight, Deny>
-    where
-        S: Send + Sync + 'static,
-    {
+    pub fn enter_costs_at(&self, key: &K, costs: &[(Unit, u64)], now: Now) -> Result<InFlight, Deny> {
         self.limiter.go_in(key, Some(self.id), costs, || now)
     }
 }
 
-impl<K: Key + ?Sized, S> Clone for PlanLimiter<K, S> {
+impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Clone for PlanLimiter<K, S, T> {
     fn clone(&self) -> Self {
         Self { limiter: self.limiter.clone(), id: self.id }
     }
 }
 
-impl<K: Key + ?Sized, S> fmt::Debug for PlanLimiter<K, S> {
+impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> fmt::Debug for PlanLimiter<K, S, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PlanLimiter").field("id", &self.id).finish_non_exhaustive()
     }

@@ -10,8 +10,7 @@ use crate::decision::{Allow, Cause, Decision, Others, Seen, Source};
 use crate::plans::{Granted, MAX_QUOTAS, PlanTicks};
 use crate::quota::QuotaTicks;
 use crate::shared::Refused;
-use crate::store::{KeyState, Slot, Taken};
-use crate::sync::Ordering;
+use crate::store::{CLOSED, State, Taken};
 use crate::ticks::Now;
 use crate::unit::Unit;
 
@@ -78,35 +77,45 @@ pub(crate) struct Verdict {
 
 /// The state of a key, its plan, and which key it is.
 #[derive(Clone, Copy)]
-pub(crate) struct Key<'a> {
-    pub(crate) state: &'a KeyState,
+pub(crate) struct Key<'a, St> {
+    pub(crate) state: St,
     pub(crate) plan: &'a PlanTicks,
     pub(crate) id: u64,
 }
 
-impl<'a> Key<'a> {
-    fn buckets(self) -> impl Iterator<Item = (&'a Slot, &'a Granted)> {
-        self.state.slots().iter().zip(&self.plan.quotas)
+impl<'a, St: State> Key<'a, St> {
+    fn buckets(self) -> impl Iterator<Item = (usize, &'a Granted)> {
+        self.plan.quotas.iter().enumerate()
     }
 
-    /// Takes what is asked for, all or nothing, at the time that `clock` tells, and notes it in `taken`.
-    pub(crate) fn take(self, ask: Ask<'_>, clock: impl Fn() -> Now, taken: &mut AllTaken) -> Verdict {
+    /// Takes what is asked for, all or nothing, at the time that `clock` tells, and notes it in `taken`. `None` if the state
+    /// was somebody else's before that was done: nobody is admitted then.
+    pub(crate) fn take(self, ask: Ask<'_>, clock: impl Fn() -> Now, taken: &mut AllTaken) -> Option<Verdict> {
         let verdict = self.try_take(ask, &clock, taken);
-        if self.has_changed(&verdict) { self.try_take(ask, &clock, taken) } else { verdict }
+        let verdict = if self.has_changed(&verdict) { self.try_take(ask, &clock, taken) } else { verdict };
+        self.if_own(verdict)
     }
 
     /// What [`take`](Self::take) would answer, places in flight aside.
-    pub(crate) fn peek(self, ask: Ask<'_>, now: Now, taken: &mut AllTaken) -> Verdict {
-        let mut verdict = match self.look(ask, now, taken) {
-            Some(worst) => return self.denied_by(worst, now, taken),
+    pub(crate) fn peek(self, ask: Ask<'_>, now: Now, taken: &mut AllTaken) -> Option<Verdict> {
+        let verdict = match self.look(ask, now, taken) {
+            Some(worst) => self.denied_by(worst, now, taken),
             None => match self.look_at_shared(ask, now, taken) {
-                Ok(source) => self.allowed(now, taken, source),
-                Err(refused) => return self.refused(&refused, now, taken),
+                Ok(source) => {
+                    let mut verdict = self.allowed(now, taken, source);
+                    verdict.seen.cost = 0;
+                    taken.iter_mut().for_each(|taken| taken.cost = 0);
+                    verdict
+                }
+                Err(refused) => self.refused(&refused, now, taken),
             },
         };
-        verdict.seen.cost = 0;
-        taken.iter_mut().for_each(|taken| taken.cost = 0);
-        verdict
+        self.if_own(verdict)
+    }
+
+    /// The verdict, if it is about the state of this key.
+    fn if_own(self, verdict: Verdict) -> Option<Verdict> {
+        (verdict.seen.tat < CLOSED && !self.state.has_left()).then_some(verdict)
     }
 
     fn try_take(self, ask: Ask<'_>, clock: &impl Fn() -> Now, taken: &mut AllTaken) -> Verdict {
@@ -134,14 +143,14 @@ impl<'a> Key<'a> {
                 }
             }
         }
-        for (n, (slot, quota)) in self.buckets().enumerate() {
+        for (n, quota) in self.buckets() {
             let Some(demand) = Demand::new(&quota.ticks, taken[n].cost) else { continue };
-            match slot.bucket.draw(&demand, taken[n].tat, quota.ticks.at(now)) {
+            match self.state.draw(n, &demand, taken[n].tat, quota.ticks.at(now)) {
                 Ok(tat) => taken[n].tat = tat,
                 Err(tat) => {
-                    for ((slot, quota), taken) in self.buckets().zip(&taken[..n]) {
+                    for ((n, quota), taken) in self.buckets().zip(&taken[..n]) {
                         if taken.cost != 0 {
-                            slot.give_back(&quota.ticks, taken, quota.ticks.at(now), clock);
+                            self.state.give_back(n, &quota.ticks, taken, quota.ticks.at(now), clock);
                         }
                     }
                     if let Some(ledgers) = self.state.ledgers() {
@@ -165,18 +174,18 @@ impl<'a> Key<'a> {
         let ledgers = self.state.ledgers()?;
         let now = clock();
         let (id, plan, since) = (self.id, self.plan.index, self.plan.since);
-        let Some((slot, quota)) = self.buckets().next() else {
+        let Some(quota) = self.plan.quotas.first() else {
             let (fleet, source) = self.plan.shared.spend_lease(ledgers, cost, now)?;
             return Some(Pair { own: None, fleet, now, id, plan, since, source });
         };
         let demand = Demand::new(&quota.ticks, cost)?;
-        let refunds = slot.refunds.seen();
-        let (tat, at) = (slot.bucket.tat(), quota.ticks.at(now));
+        let refunds = self.state.refunds(0);
+        let (tat, at) = (self.state.tat(0), quota.ticks.at(now));
         if tat.saturating_sub(at) > demand.room {
             return None;
         }
         let (fleet, source) = self.plan.shared.spend_lease(ledgers, cost, now)?;
-        let Ok(tat) = slot.bucket.draw(&demand, tat, at) else {
+        let Ok(tat) = self.state.draw(0, &demand, tat, at) else {
             self.plan.shared.unspend(ledgers, 0, &[fleet.1]);
             return None;
         };
@@ -201,10 +210,10 @@ impl<'a> Key<'a> {
     /// Looks at all buckets, and says which denies for longest, if one does.
     fn look(self, ask: Ask<'_>, now: Now, taken: &mut AllTaken) -> Option<usize> {
         let mut worst = None;
-        for (n, (slot, quota)) in self.buckets().enumerate() {
+        for (n, quota) in self.buckets() {
             // The refunds first: see `refunds.rs`.
-            let refunds = slot.refunds.seen();
-            taken[n] = Taken { cost: ask.of(quota.quota.counted()), tat: slot.bucket.tat(), refunds };
+            let refunds = self.state.refunds(n);
+            taken[n] = Taken { cost: ask.of(quota.quota.counted()), tat: self.state.tat(n), refunds };
             if let Some(wait) = wait(&quota.ticks, &taken[n], quota.ticks.at(now)) {
                 worst = worst.max(Some((wait, n)));
             }
@@ -219,12 +228,7 @@ impl<'a> Key<'a> {
 
     #[inline]
     fn verdict(self, denied: Option<Cause>, seen: Seen, now: Now, quota: Option<usize>) -> Verdict {
-        Verdict { denied, seen, now, in_flight: self.in_flight(), quota }
-    }
-
-    fn in_flight(self) -> u32 {
-        // Relaxed: the count is all there is.
-        self.state.in_flight().load(Ordering::Relaxed)
+        Verdict { denied, seen, now, in_flight: self.state.in_flight(), quota }
     }
 
     /// The allow, with the numbers of the quota that allows the same again the fewest times.
@@ -238,7 +242,7 @@ impl<'a> Key<'a> {
         }
         let seen = match (tightest, self.plan.in_flight) {
             (Some((_, n)), _) => self.seen(n, now, taken),
-            (None, Some(limit)) => Seen { id: self.id, ..Seen::places(limit, self.in_flight(), self.plan.index) },
+            (None, Some(limit)) => Seen { id: self.id, ..Seen::places(limit, self.state.in_flight(), self.plan.index) },
             (None, None) => Seen::unlimited(self.plan.index),
         };
         self.verdict(None, Seen { source, ..seen }, now, tightest.map(|(_, n)| n))
@@ -253,18 +257,30 @@ impl<'a> Key<'a> {
 
     /// Whether what denied has been given something back since.
     fn has_changed(self, verdict: &Verdict) -> bool {
-        let slot = verdict.quota.and_then(|n| self.state.slots().get(n));
-        match (verdict.denied, slot) {
-            (Some(Cause::Quota), Some(slot)) => slot.bucket.tat() < verdict.seen.tat,
-            (Some(Cause::InFlight), _) => u64::from(self.in_flight()) < verdict.seen.quota.burst(),
+        match (verdict.denied, verdict.quota) {
+            (Some(Cause::Quota), Some(n)) if n < self.plan.quotas.len() => self.state.tat(n) < verdict.seen.tat,
+            (Some(Cause::InFlight), _) => u64::from(self.state.in_flight()) < verdict.seen.quota.burst(),
             _ => false,
         }
     }
 
-    /// Gives back what `allow` took of all quotas.
+    /// Gives back what `allow` took.
     pub(crate) fn refund(self, allow: &Allow, clock: impl Fn() -> Now) {
-        let Some((since, now, _, taken)) = allow.others.all() else { return };
-        if since != self.plan.since || allow.seen.id != self.id || allow.instead_of.is_some() {
+        let seen = &allow.seen;
+        if seen.id != self.id || allow.instead_of.is_some() {
+            return;
+        }
+        let Some((since, now, _, taken)) = allow.others.all() else {
+            if let [quota] = &*self.plan.quotas
+                && quota.ticks == seen.quota
+                && seen.cost != 0
+            {
+                let taken = Taken { cost: seen.cost, tat: seen.tat, refunds: seen.refunds };
+                self.state.give_back(0, &quota.ticks, &taken, seen.now, &clock);
+            }
+            return;
+        };
+        if since != self.plan.since {
             return;
         }
         if let Some(ledgers) = self.state.ledgers()
@@ -272,9 +288,9 @@ impl<'a> Key<'a> {
         {
             self.plan.shared.unspend(ledgers, self.plan.quotas.len(), taken);
         }
-        for ((slot, quota), taken) in self.buckets().zip(taken) {
+        for ((n, quota), taken) in self.buckets().zip(taken) {
             if taken.cost != 0 {
-                slot.give_back(&quota.ticks, taken, quota.ticks.at(now), &clock);
+                self.state.give_back(n, &quota.ticks, taken, quota.ticks.at(now), &clock);
             }
         }
     }

@@ -11,24 +11,25 @@ use super::service::RateLimitService;
 use crate::hasher::RandomState;
 use crate::key::Key;
 use crate::limiter::Limiter;
+use crate::store::{Sharded, Stores};
 
 /// Puts a limiter in front of a service. See the [module](super) for what it answers.
 ///
 /// All services that it makes, and all clones of them, share the limiter.
-pub struct RateLimitLayer<E, K: Key + ?Sized = str, S = RandomState> {
-    shared: Arc<Shared<E, K, S>>,
+pub struct RateLimitLayer<E, K: Key + ?Sized = str, S: 'static = RandomState, T: Stores<K, S> = Sharded> {
+    shared: Arc<Shared<E, K, S, T>>,
 }
 
-pub(super) struct Shared<E, K: Key + ?Sized, S> {
-    pub(super) limiter: Limiter<K, S>,
+pub(super) struct Shared<E, K: Key + ?Sized, S: 'static, T: Stores<K, S>> {
+    pub(super) limiter: Limiter<K, S, T>,
     pub(super) extractor: Arc<E>,
     /// What the policy is called, unless as the plan is.
     pub(super) name: Option<String>,
 }
 
-impl<E, K: Key + ?Sized, S> RateLimitLayer<E, K, S> {
+impl<E, K: Key + ?Sized, S: 'static, T: Stores<K, S>> RateLimitLayer<E, K, S, T> {
     /// Limits each key that `extractor` finds by `limiter`.
-    pub fn new(limiter: Limiter<K, S>, extractor: E) -> Self {
+    pub fn new(limiter: Limiter<K, S, T>, extractor: E) -> Self {
         Self { shared: Arc::new(Shared { limiter, extractor: Arc::new(extractor), name: None }) }
     }
 
@@ -48,21 +49,21 @@ impl<E, K: Key + ?Sized, S> RateLimitLayer<E, K, S> {
     }
 }
 
-impl<Svc, E, K: Key + ?Sized, S> Layer<Svc> for RateLimitLayer<E, K, S> {
-    type Service = RateLimitService<Svc, E, K, S>;
+impl<Svc, E, K: Key + ?Sized, S: 'static, T: Stores<K, S>> Layer<Svc> for RateLimitLayer<E, K, S, T> {
+    type Service = RateLimitService<Svc, E, K, S, T>;
 
     fn layer(&self, inner: Svc) -> Self::Service {
         RateLimitService::new(inner, Arc::clone(&self.shared))
     }
 }
 
-impl<E, K: Key + ?Sized, S> Clone for RateLimitLayer<E, K, S> {
+impl<E, K: Key + ?Sized, S: 'static, T: Stores<K, S>> Clone for RateLimitLayer<E, K, S, T> {
     fn clone(&self) -> Self {
         Self { shared: Arc::clone(&self.shared) }
     }
 }
 
-impl<E, K: Key + ?Sized, S> fmt::Debug for RateLimitLayer<E, K, S> {
+impl<E, K: Key + ?Sized, S: 'static, T: Stores<K, S>> fmt::Debug for RateLimitLayer<E, K, S, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RateLimitLayer").field("name", &self.shared.name).finish_non_exhaustive()
     }

@@ -3,7 +3,6 @@
 use std::borrow::Borrow;
 use std::fmt;
 use std::future::Future;
-use std::hash::BuildHasher;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -23,25 +22,27 @@ use crate::hasher::RandomState;
 use crate::in_flight::InFlight;
 use crate::key::Key;
 use crate::standing::Standing;
+use crate::store::{Sharded, Stores};
 
 /// A service behind a limiter. Clones share the limiter.
-pub struct RateLimitService<Svc, E, K: Key + ?Sized = str, S = RandomState> {
+pub struct RateLimitService<Svc, E, K: Key + ?Sized = str, S: 'static = RandomState, T: Stores<K, S> = Sharded> {
     inner: Svc,
-    shared: Arc<Shared<E, K, S>>,
+    shared: Arc<Shared<E, K, S, T>>,
 }
 
-impl<Svc, E, K: Key + ?Sized, S> RateLimitService<Svc, E, K, S> {
-    pub(super) const fn new(inner: Svc, shared: Arc<Shared<E, K, S>>) -> Self {
+impl<Svc, E, K: Key + ?Sized, S: 'static, T: Stores<K, S>> RateLimitService<Svc, E, K, S, T> {
+    pub(super) const fn new(inner: Svc, shared: Arc<Shared<E, K, S, T>>) -> Self {
         Self { inner, shared }
     }
 }
 
-impl<Svc, E, K, S, ReqB, ResB> Service<Request<ReqB>> for RateLimitService<Svc, E, K, S>
+impl<Svc, E, K, S, T, ReqB, ResB> Service<Request<ReqB>> for RateLimitService<Svc, E, K, S, T>
 where
     Svc: Service<Request<ReqB>, Response = Response<ResB>>,
     E: KeyExtractor<ReqB, Key: Borrow<K>>,
     K: Key + ?Sized,
-    S: BuildHasher + Clone + Send + Sync + 'static,
+    S: 'static,
+    T: Stores<K, S>,
 {
     type Response = Response<ResponseBody<ResB>>;
     type Error = Svc::Error;
@@ -82,13 +83,15 @@ where
     }
 }
 
-impl<Svc: Clone, E, K: Key + ?Sized, S> Clone for RateLimitService<Svc, E, K, S> {
+impl<Svc: Clone, E, K: Key + ?Sized, S: 'static, T: Stores<K, S>> Clone for RateLimitService<Svc, E, K, S, T> {
     fn clone(&self) -> Self {
         Self { inner: self.inner.clone(), shared: Arc::clone(&self.shared) }
     }
 }
 
-impl<Svc: fmt::Debug, E, K: Key + ?Sized, S> fmt::Debug for RateLimitService<Svc, E, K, S> {
+impl<Svc: fmt::Debug, E, K: Key + ?Sized, S: 'static, T: Stores<K, S>> fmt::Debug
+    for RateLimitService<Svc, E, K, S, T>
+{
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RateLimitService").field("inner", &self.inner).finish_non_exhaustive()
     }

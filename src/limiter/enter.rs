@@ -1,7 +1,6 @@
 //! Requests in flight.
 
 use std::borrow::Borrow;
-use std::hash::BuildHasher;
 
 use super::{Inner, Limiter};
 use crate::decision::{Decision, Deny};
@@ -11,11 +10,11 @@ use crate::plans::is_overflow;
 use crate::policy::PlanId;
 use crate::quota::QuotaTicks;
 use crate::several::Ask;
-use crate::store::KeyState;
+use crate::store::{Store, Stores};
 use crate::ticks::Now;
 use crate::unit::Unit;
 
-impl<K: Key + ?Sized, S: BuildHasher + Clone> Limiter<K, S> {
+impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Limiter<K, S, T> {
     /// Takes one request of `key` now, and counts it as in flight until the answer is dropped.
     ///
     /// On a plan with a limit of [requests in flight](crate::Plan::in_flight), this is the call to use: a plain check
@@ -36,10 +35,7 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone> Limiter<K, S> {
     /// # Errors
     ///
     /// The denial. Nothing was taken then.
-    pub fn enter(&self, key: &K) -> Result<InFlight, Deny>
-    where
-        S: Send + Sync + 'static,
-    {
+    pub fn enter(&self, key: &K) -> Result<InFlight, Deny> {
         self.enter_costs(key, &[(Unit::REQUESTS, 1)])
     }
 
@@ -49,10 +45,7 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone> Limiter<K, S> {
     /// # Errors
     ///
     /// The denial. Nothing was taken then.
-    pub fn enter_costs(&self, key: &K, costs: &[(Unit, u64)]) -> Result<InFlight, Deny>
-    where
-        S: Send + Sync + 'static,
-    {
+    pub fn enter_costs(&self, key: &K, costs: &[(Unit, u64)]) -> Result<InFlight, Deny> {
         self.go_in(key, None, costs, || self.now())
     }
 
@@ -61,10 +54,7 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone> Limiter<K, S> {
     /// # Errors
     ///
     /// The denial. Nothing was taken then.
-    pub fn enter_costs_at(&self, key: &K, costs: &[(Unit, u64)], now: Now) -> Result<InFlight, Deny>
-    where
-        S: Send + Sync + 'static,
-    {
+    pub fn enter_costs_at(&self, key: &K, costs: &[(Unit, u64)], now: Now) -> Result<InFlight, Deny> {
         self.go_in(key, None, costs, || now)
     }
 
@@ -74,10 +64,7 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone> Limiter<K, S> {
         given: Option<PlanId>,
         costs: &[(Unit, u64)],
         clock: impl Fn() -> Now,
-    ) -> Result<InFlight, Deny>
-    where
-        S: Send + Sync + 'static,
-    {
+    ) -> Result<InFlight, Deny> {
         match self.ask(key, given, Ask { enter: true, ..Ask::of_costs(costs) }, clock) {
             Decision::Deny(deny) => Err(deny),
             // What is not limited, or let in by shadow mode, is not counted.
@@ -104,7 +91,7 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone> Limiter<K, S> {
             let policy = current.get();
             let is_current = || current.is(policy.plans.version);
             let done = if is_overflow(id) {
-                policy.plans.with_overflow(policy.plans.get(plan), is_current, KeyState::leave).is_some()
+                policy.plans.with_overflow(policy.plans.get(plan), is_current, |state| state.leave()).is_some()
             } else {
                 // Where it was counted; where its plan went, if that was removed; or where its key was moved. A state that is
                 // carried over meanwhile may be passed by once, and twice only if there is a further policy.

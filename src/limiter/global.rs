@@ -1,7 +1,6 @@
 //! What a limiter has to do with its fleet beside plain checks.
 
 use std::fmt;
-use std::hash::BuildHasher;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
@@ -14,14 +13,15 @@ use crate::global::{Answer, Body, Holder, Link, Request, WhenAway, WireName};
 use crate::key::Key;
 use crate::policy::PlanId;
 use crate::several::Ask;
-use crate::store::KeyState;
+use crate::shared::Ledgers;
+use crate::store::{KeyState, State, Store, Stores};
 use crate::ticks::{Now, from_duration, to_duration};
 use crate::unit::Unit;
 
 /// How long the authority may take to answer a question that is for it alone.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-impl<K: Key + ?Sized, S: BuildHasher + Clone + Send + Sync> Holder for Inner<K, S> {
+impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Holder for Inner<K, S, T> {
     fn dirty(&self) -> Vec<Arc<Ledger>> {
         // While a shard is locked they are no more than gathered.
         let mut dirty = Vec::new();
@@ -38,7 +38,7 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone + Send + Sync> Holder for Inner<K, 
     }
 }
 
-impl<K: Key + ?Sized, S: BuildHasher + Clone> Limiter<K, S> {
+impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Limiter<K, S, T> {
     /// Takes `cost` requests of `key`, and waits for that `within` at the most: one round trip for a first
     /// [lease](crate::global), or until there is room again.
     ///
@@ -107,12 +107,12 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone> Limiter<K, S> {
         let lacks = |ledger: &&Arc<Ledger>| {
             ledger.quota().counted() == Unit::REQUESTS && matches!(ledger.peek(cost, now), Answered::NoLease { .. })
         };
-        let first = |state: &KeyState| state.ledgers().and_then(|ledgers| ledgers.each().iter().find(lacks).cloned());
+        let first = |ledgers: Option<&Ledgers>| ledgers.and_then(|ledgers| ledgers.each().iter().find(lacks).cloned());
         let policy = self.inner.current.get();
         let plan = policy.plan_of(key, given);
-        match self.inner.store.visit(key, plan.index, |state, _| first(state)) {
+        match self.inner.store.visit(key, plan, |state, _| first(state.ledgers())) {
             Some(ledger) => ledger,
-            None => first(plan.home.overflow.read().unwrap_or_else(PoisonError::into_inner).as_ref()?),
+            None => first(plan.home.overflow.read().unwrap_or_else(PoisonError::into_inner).as_ref()?.ledgers()),
         }
     }
 

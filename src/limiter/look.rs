@@ -1,5 +1,6 @@
 //! What can be seen of keys without taking anything.
 
+#[cfg(not(loom))]
 use std::hash::BuildHasher;
 use std::sync::Arc;
 
@@ -10,11 +11,13 @@ use crate::plans::{MAX_QUOTAS, PlanTicks};
 use crate::policy::{Compiled, PlanId};
 use crate::several::{self, Ask};
 use crate::standing::{Standing, standings};
-use crate::store::{KeyState, Newcomer, Taken};
+#[cfg(not(loom))]
+use crate::store::Sharded;
+use crate::store::{Newcomer, State, Store, Stores, Taken};
 use crate::ticks::Now;
 use crate::unit::Unit;
 
-impl<K: Key + ?Sized, S: BuildHasher + Clone> Limiter<K, S> {
+impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Limiter<K, S, T> {
     /// What [`check`](Self::check) would answer now. Nothing is taken, no key is made, and the `remaining` of an allow
     /// is what is left without it.
     pub fn peek(&self, key: &K) -> Decision {
@@ -61,10 +64,9 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone> Limiter<K, S> {
         if plan.is_unlimited() {
             return Some(Decision::Allow(Allow::alone(Seen::unlimited(plan.index))));
         }
-        let look = |state: &KeyState, id: u64| look(state, plan, ask, id, now);
         let is_current = || current.is(policy.plans.version);
-        let known = store.visit(key, plan.index, |state, id| {
-            (state.is_of(policy.plans.version) && is_current()).then(|| look(state, id))
+        let known = store.visit(key, plan, |state, id| {
+            (state.is_of(policy.plans.version) && is_current()).then(|| look(state, plan, ask, id, now))?
         });
         match known.flatten() {
             Some(decision) => Some(decision),
@@ -75,8 +77,8 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone> Limiter<K, S> {
                 Newcomer::Show,
                 is_current,
                 || now,
-                |state, id, _| look(state, id),
-            ),
+                |state, id, _| look(state, plan, ask, id, now),
+            )?,
         }
     }
 
@@ -111,7 +113,10 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone> Limiter<K, S> {
     pub fn peek_all_at(&self, key: &K, now: Now) -> Vec<Standing> {
         self.standings(&self.look_at(key, None, Ask::of_costs(&[(Unit::REQUESTS, 1)]), now))
     }
+}
 
+#[cfg(not(loom))]
+impl<K: Key + ?Sized, S: BuildHasher + Clone + Send + Sync + 'static> Limiter<K, S, Sharded> {
     /// Every known key with what a [`peek`](Self::peek) on its plan says of it, in no order, for inspection. A key comes
     /// once for each [plan](Decision::plan) that it is known on.
     ///
@@ -126,7 +131,6 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone> Limiter<K, S> {
     /// assert_eq!(denied.map(|(key, _)| key).collect::<Vec<_>>(), ["alice"]);
     /// # Ok::<(), tollgate::BuildError>(())
     /// ```
-    #[cfg(not(loom))]
     pub fn entries(&self) -> impl Iterator<Item = (K::Owned, Decision)> + use<K, S>
     where
         K::Owned: Clone,
@@ -139,14 +143,15 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone> Limiter<K, S> {
             // One that is being carried over is passed over.
             let plan = policy.plans.get(state.plan());
             let usable = state.is_of(policy.plans.version) && plan.index == state.plan();
-            usable.then(|| look(state, plan, ask, id, now))
+            usable.then(|| look(state, plan, ask, id, now))?
         });
         seen.into_iter()
     }
 }
 
-/// What a take from `state` would be answered.
-fn look(state: &KeyState, plan: &PlanTicks, ask: Ask<'_>, id: u64, now: Now) -> Decision {
+/// What a take from `state` would be answered; `None` if it was somebody else's meanwhile.
+fn look(state: impl State, plan: &PlanTicks, ask: Ask<'_>, id: u64, now: Now) -> Option<Decision> {
     let mut taken = [Taken::default(); MAX_QUOTAS];
-    decision(plan, several::Key { state, plan, id }.peek(ask, now, &mut taken), taken)
+    let verdict = several::Key { state, plan, id }.peek(ask, now, &mut taken)?;
+    Some(decision(plan, verdict, taken))
 }

@@ -1,6 +1,5 @@
 //! Another policy, or another plan, with everybody's use carried over.
 
-use std::hash::BuildHasher;
 use std::sync::PoisonError;
 
 use super::{Inner, Limiter};
@@ -8,6 +7,7 @@ use crate::error::{BuildError, UnknownPlan};
 use crate::key::Key;
 use crate::plans::Move;
 use crate::policy::{Compiled, Policy};
+use crate::store::{Store, Stores};
 use crate::sync::{AtomicU64, Mutex, Ordering};
 use crate::ticks::Now;
 
@@ -24,7 +24,7 @@ impl Reloads {
     }
 }
 
-impl<K: Key + ?Sized, S: BuildHasher + Clone> Limiter<K, S> {
+impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Limiter<K, S, T> {
     /// Moves what `key` has used on the plan `from` to the plan `to`, as after an upgrade, now: true if there was
     /// anything.
     ///
@@ -104,6 +104,7 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone> Limiter<K, S> {
         let mut done = reloads.done.lock().unwrap_or_else(PoisonError::into_inner);
         let at = clock();
         let compiled = Compiled::new(policy, Some(&*current.get()), at, fleet)?;
+        store.accepts(&compiled.plans)?;
         if call < *done {
             // A newer one came first, and stays.
             return Ok(());

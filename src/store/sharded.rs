@@ -41,9 +41,12 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::hash::BuildHasher;
 
-use super::KeyState;
+use super::{KeyState, Newcomer, Store, Stores, Visited};
+use crate::decision::Seen;
+use crate::error::BuildError;
 use crate::key::Key;
 use crate::plans::{Move, PlanTicks, Plans};
+use crate::quota::QuotaTicks;
 use crate::shared::{Who, Write};
 use crate::sync::{AtomicU64, DashMap, Mutex, MutexGuard, Ordering, SharedValue, Table};
 use crate::ticks::Now;
@@ -56,8 +59,48 @@ const SWEEP: usize = 2;
 /// to be woken up.
 const STEP: usize = 8;
 
+/// The store that grows, the default: exact keys in a map of many shards, which can be [listed](crate::Limiter::entries).
+///
+/// It is named in types only, as in `Limiter<str, RandomState, Sharded>`; the builder makes it, with
+/// [`shards`](crate::Builder::shards) and [`max_keys`](crate::Builder::max_keys).
+#[derive(Clone, Copy, Debug)]
+pub struct Sharded {
+    pub(crate) shards: Option<usize>,
+    pub(crate) max_keys: u64,
+}
+
+/// What [`max_keys`](crate::Builder::max_keys) is unless told otherwise.
+const MAX_KEYS: u64 = 10_000_000;
+
+impl Sharded {
+    pub(crate) const DEFAULT: Self = Self { shards: None, max_keys: MAX_KEYS };
+}
+
+impl<K: Key + ?Sized, S: BuildHasher + Clone + Send + Sync + 'static> Stores<K, S> for Sharded {
+    type Of = ShardedStore<K, S>;
+
+    #[expect(private_interfaces, reason = "the trait is for this crate")]
+    fn build(self, hasher: S, _: &Plans, write: Write<K>) -> Result<Self::Of, BuildError> {
+        if self.max_keys == 0 {
+            return Err(BuildError::NoRoom);
+        }
+        let shards = match self.shards {
+            None => default_shards(),
+            Some(shards) if shards.is_power_of_two() && (2..=65_536).contains(&shards) => shards,
+            Some(shards) => return Err(BuildError::BadShards { shards }),
+        };
+        Ok(ShardedStore::new(hasher, shards, self.max_keys, write))
+    }
+}
+
+fn default_shards() -> usize {
+    let threads = std::thread::available_parallelism().map_or(4, usize::from);
+    (threads * 16).next_power_of_two().clamp(64, 65_536)
+}
+
 /// The keys and their states.
-pub(crate) struct Sharded<K: Key + ?Sized, S> {
+#[expect(unnameable_types, reason = "limiters hold it, and nobody else")]
+pub struct ShardedStore<K: Key + ?Sized, S> {
     map: DashMap<K::Owned, KeyState, S>,
     /// What belongs to a shard beside its table. Changed only under the shard's own lock; nothing is locked under it but
     /// an overflow.
@@ -95,20 +138,11 @@ impl Side {
 struct Shard<'a, K: Key + ?Sized, S> {
     table: &'a mut Table<(K::Owned, SharedValue<KeyState>)>,
     side: MutexGuard<'a, Side>,
-    store: &'a Sharded<K, S>,
+    store: &'a ShardedStore<K, S>,
     plans: &'a Plans,
 }
 
-/// What [`Sharded::settle`] is to do about a key that is not known.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Newcomer {
-    /// Make its state.
-    Keep,
-    /// Show what its state would be.
-    Show,
-}
-
-impl<K: Key + ?Sized, S: BuildHasher + Clone> Sharded<K, S> {
+impl<K: Key + ?Sized, S: BuildHasher + Clone + 'static> ShardedStore<K, S> {
     /// `shards` is a power of two and at least 2.
     pub(crate) fn new(hasher: S, shards: usize, max_keys: u64, write: Write<K>) -> Self {
         Self {
@@ -120,11 +154,10 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone> Sharded<K, S> {
         }
     }
 
-    /// Hands the state of `key` on the plan of index `plan` to `f`, with an id of the key, if there is one. It may be
-    /// one of the version before.
+    /// Hands the state of `key` on the plan of index `plan` to `f`, with an id of the key, if there is one.
     // Always: called, it would pass its answer through memory, 6 of 37 ns.
     #[inline(always)]
-    pub(crate) fn visit<R>(&self, key: &K, plan: u16, f: impl FnOnce(&KeyState, u64) -> R) -> Option<R> {
+    fn find<R>(&self, key: &K, plan: u16, f: impl FnOnce(&KeyState, u64) -> R) -> Option<R> {
         let hash = self.map.hasher().hash_one(key);
         let shard = self.map.shards()[self.map.determine_shard(hash as usize)].read();
         shard
@@ -132,12 +165,79 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone> Sharded<K, S> {
             .map(|(_, state)| f(state.get(), resident(hash)))
     }
 
-    /// Hands the state of `key` on `plan` to `f`, once it is counted by the version of `plans`, with an id of the key
-    /// and the time of `clock`. If there is none, `newcomer` says what then; at the cap it is that of the overflow, and
-    /// the id is the overflow's. `None` if `is_current` finds that this version is not the current one any more.
+    /// Locks the shard of `key` for writing, carries its states over to the version of `plans`, and hands the shard with the
+    /// hash of the key to `f`. `None` if `is_current` finds that this version is not the current one any more.
+    fn with_shard<R>(
+        &self,
+        key: &K,
+        plans: &Plans,
+        is_current: impl FnOnce() -> bool,
+        f: impl FnOnce(&mut Shard<'_, K, S>, u64) -> R,
+    ) -> Option<R> {
+        let hash = self.map.hasher().hash_one(key);
+        let index = self.map.determine_shard(hash as usize);
+        let mut table = self.map.shards()[index].write();
+        if !is_current() {
+            return None;
+        }
+        let mut shard = Shard { table: &mut table, side: lock(&self.sides[index]), store: self, plans };
+        shard.carry(hash, |known| known.borrow() == key);
+        Some(f(&mut shard, hash))
+    }
+
+    /// Whether one more state may be made.
+    fn has_room(&self) -> bool {
+        // Relaxed, as for every access to `keys`: they are counted, and nothing is ordered by that.
+        self.keys.load(Ordering::Relaxed) < self.max_keys
+    }
+
+    /// Counts one more state, if there is room for it.
+    fn take_room(&self) -> bool {
+        // While there is none, nobody writes to what all shards share.
+        self.has_room()
+            && (self.keys.fetch_add(1, Ordering::Relaxed) < self.max_keys || {
+                self.keys.fetch_sub(1, Ordering::Relaxed);
+                false
+            })
+    }
+}
+
+impl<K: Key + ?Sized, S: BuildHasher + Clone + 'static> Store<K> for ShardedStore<K, S> {
+    type State<'a> = &'a KeyState;
+
+    fn accepts(&self, _: &Plans) -> Result<(), BuildError> {
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn take_one(
+        &self,
+        key: &K,
+        plan: &PlanTicks,
+        quota: &QuotaTicks,
+        cost: u64,
+        version: u64,
+        current: impl Fn() -> u64,
+        clock: impl Fn() -> Now,
+    ) -> Option<(bool, Seen)> {
+        self.find(key, plan.index, |state, id| match state {
+            // Under the lock the state is of the current version or the one before; it knows the low bits of its own only.
+            KeyState::One { slot, .. } if state.is_of(version) && current() == version => {
+                Some(Visited::new(slot, plan.index, id).take_seen(quota, cost, clock))
+            }
+            _ => None,
+        })?
+    }
+
+    // Always: called, it would pass its answer through memory, 6 of 37 ns.
+    #[inline(always)]
+    fn visit<R>(&self, key: &K, plan: &PlanTicks, f: impl FnOnce(&KeyState, u64) -> R) -> Option<R> {
+        self.find(key, plan.index, f)
+    }
+
     #[cold]
     #[expect(clippy::too_many_arguments, reason = "what they have in common is this call")]
-    pub(crate) fn settle<R>(
+    fn settle<R>(
         &self,
         key: &K,
         plans: &Plans,
@@ -185,49 +285,7 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone> Sharded<K, S> {
         })?
     }
 
-    /// Locks the shard of `key` for writing, carries its states over to the version of `plans`, and hands the shard with the
-    /// hash of the key to `f`. `None` if `is_current` finds that this version is not the current one any more.
-    fn with_shard<R>(
-        &self,
-        key: &K,
-        plans: &Plans,
-        is_current: impl FnOnce() -> bool,
-        f: impl FnOnce(&mut Shard<'_, K, S>, u64) -> R,
-    ) -> Option<R> {
-        let hash = self.map.hasher().hash_one(key);
-        let index = self.map.determine_shard(hash as usize);
-        let mut table = self.map.shards()[index].write();
-        if !is_current() {
-            return None;
-        }
-        let mut shard = Shard { table: &mut table, side: lock(&self.sides[index]), store: self, plans };
-        shard.carry(hash, |known| known.borrow() == key);
-        Some(f(&mut shard, hash))
-    }
-
-    pub(crate) const fn who<'a>(&self, key: &'a K) -> Who<'a, K> {
-        Who::Key(key, self.write)
-    }
-
-    /// Whether one more state may be made.
-    fn has_room(&self) -> bool {
-        // Relaxed, as for every access to `keys`: they are counted, and nothing is ordered by that.
-        self.keys.load(Ordering::Relaxed) < self.max_keys
-    }
-
-    /// Counts one more state, if there is room for it.
-    fn take_room(&self) -> bool {
-        // While there is none, nobody writes to what all shards share.
-        self.has_room()
-            && (self.keys.fetch_add(1, Ordering::Relaxed) < self.max_keys || {
-                self.keys.fetch_sub(1, Ordering::Relaxed);
-                false
-            })
-    }
-
-    /// Carries all states over to the version of `plans`, which is in force already, a few at a time, one shard after the
-    /// other: who waits for a shard has it before it is locked again.
-    pub(crate) fn carry_all(&self, plans: &Plans) {
+    fn carry_all(&self, plans: &Plans) {
         plans.carry_overflow();
         // Each shard that has something left, with the number of looks up to which it has.
         let mut left: Vec<(usize, Option<u64>)> = (0..self.sides.len()).map(|index| (index, None)).collect();
@@ -255,16 +313,7 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone> Sharded<K, S> {
         }
     }
 
-    /// Moves what `key` has used by `by`, within the version of `plans`: true if there was anything. `None` if that is not
-    /// the current one any more.
-    pub(crate) fn move_use(
-        &self,
-        key: &K,
-        plans: &Plans,
-        by: &Move,
-        at: Now,
-        is_current: impl FnOnce() -> bool,
-    ) -> Option<bool> {
+    fn move_use(&self, key: &K, plans: &Plans, by: &Move, at: Now, is_current: impl FnOnce() -> bool) -> Option<bool> {
         self.with_shard(key, plans, is_current, |shard, hash| {
             if by.from.index == by.to.index {
                 return shard.get(hash, key, by.from.index).is_some();
@@ -279,9 +328,7 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone> Sharded<K, S> {
         })
     }
 
-    /// Makes all buckets of `key` full, on every plan: true if there were any. `None` if the version of `plans` is not the
-    /// current one any more.
-    pub(crate) fn reset(&self, key: &K, plans: &Plans, is_current: impl FnOnce() -> bool) -> Option<bool> {
+    fn reset(&self, key: &K, plans: &Plans, is_current: impl FnOnce() -> bool) -> Option<bool> {
         self.with_shard(key, plans, is_current, |shard, hash| {
             let mut known = false;
             for plan in plans.iter() {
@@ -295,24 +342,24 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone> Sharded<K, S> {
         })
     }
 
-    /// Counts one request of `key` less in flight on the plan of index `plan`: true if there was one.
-    pub(crate) fn leave(&self, key: &K, plan: u16) -> bool {
-        self.visit(key, plan, |state, _| state.leave()) == Some(true)
+    fn leave(&self, key: &K, plan: u16) -> bool {
+        self.find(key, plan, |state, _| state.leave()) == Some(true)
     }
 
-    /// Calls `f` for every state, with its shard locked.
     #[cfg(all(feature = "global", not(loom)))]
-    pub(crate) fn each(&self, mut f: impl FnMut(&KeyState)) {
+    fn each(&self, mut f: impl FnMut(&KeyState)) {
         self.map.iter().for_each(|entry| f(entry.value()));
     }
 
-    /// The number of keys.
-    pub(crate) fn len(&self) -> u64 {
+    fn who<'a>(&self, key: &'a K) -> Who<'a, K> {
+        Who::Key(key, self.write)
+    }
+
+    fn len(&self) -> u64 {
         self.keys.load(Ordering::Relaxed)
     }
 
-    /// Evictions and checks in overflow so far.
-    pub(crate) fn counts(&self) -> (u64, u64) {
+    fn counts(&self) -> (u64, u64) {
         self.sides
             .iter()
             .map(lock)
@@ -320,7 +367,7 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone> Sharded<K, S> {
     }
 }
 
-impl<K: Key + ?Sized, S: BuildHasher + Clone> Shard<'_, K, S> {
+impl<K: Key + ?Sized, S: BuildHasher + Clone + 'static> Shard<'_, K, S> {
     fn get(&mut self, hash: u64, key: &K, plan: u16) -> Option<&mut SharedValue<KeyState>> {
         let entry = self.table.get_mut(hash, |(known, state)| state.get().plan() == plan && known.borrow() == key);
         entry.map(|(_, state)| state)
@@ -409,7 +456,7 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone> Shard<'_, K, S> {
 }
 
 #[cfg(not(loom))]
-impl<K: Key + ?Sized, S: BuildHasher + Clone> Sharded<K, S> {
+impl<K: Key + ?Sized, S: BuildHasher + Clone + 'static> ShardedStore<K, S> {
     /// A copy of every key with its state as `f` sees it, if it sees any, locking one shard at a time.
     pub(crate) fn snapshot<R>(&self, f: impl Fn(&KeyState, u64) -> Option<R>) -> Vec<(K::Owned, R)>
     where
@@ -436,7 +483,7 @@ fn lock(side: &Mutex<Side>) -> MutexGuard<'_, Side> {
     side.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-impl<K: Key + ?Sized, S> fmt::Debug for Sharded<K, S> {
+impl<K: Key + ?Sized, S> fmt::Debug for ShardedStore<K, S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Sharded").finish_non_exhaustive()
     }

@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-use crate::bucket::Bucket;
+use super::{CLOSED, State};
+use crate::bucket::{Bucket, Demand};
 use crate::decision::{Allow, Decision, Seen, Source};
 use crate::plans::{Move, PlanTicks};
 use crate::quota::QuotaTicks;
@@ -255,6 +256,58 @@ impl KeyState {
                 accounts.slots = Slots::new((0..count).map(|_| fresh()));
             }
         }
+    }
+}
+
+impl State for &KeyState {
+    #[inline]
+    fn is_of(self, version: u64) -> bool {
+        self.is_of(version)
+    }
+
+    #[inline]
+    fn tat(self, n: usize) -> u64 {
+        self.slots().get(n).map_or(CLOSED, |slot| slot.bucket.tat())
+    }
+
+    #[inline]
+    fn refunds(self, n: usize) -> RefundsSeen {
+        self.slots().get(n).map_or_else(RefundsSeen::default, |slot| slot.refunds.seen())
+    }
+
+    #[inline]
+    fn draw(self, n: usize, demand: &Demand, tat: u64, now: u64) -> Result<u64, u64> {
+        self.slots().get(n).ok_or(CLOSED)?.bucket.draw(demand, tat, now)
+    }
+
+    fn give_back(self, n: usize, quota: &QuotaTicks, taken: &Taken, then: u64, clock: impl Fn() -> Now) {
+        if let Some(slot) = self.slots().get(n) {
+            slot.give_back(quota, taken, then, clock);
+        }
+    }
+
+    fn in_flight(self) -> u32 {
+        // Relaxed: the count is all there is.
+        self.in_flight().load(Ordering::Relaxed)
+    }
+
+    fn enter(self, limit: u32) -> bool {
+        self.enter(limit)
+    }
+
+    fn leave(self) -> bool {
+        self.leave()
+    }
+
+    #[inline]
+    fn ledgers(&self) -> Option<&Ledgers> {
+        KeyState::ledgers(self)
+    }
+
+    /// Never, while it is locked.
+    #[inline]
+    fn has_left(self) -> bool {
+        false
     }
 }
 
