@@ -119,7 +119,7 @@ impl Demand {
 
     /// The decision, pure: where `tat` goes when this is taken at `now`, or `None` if it can't be.
     #[inline]
-    fn after(&self, tat: u64, now: u64) -> Option<u64> {
+    pub(crate) fn after(&self, tat: u64, now: u64) -> Option<u64> {
         let start = tat.max(now);
         (start - now <= self.room).then_some(start + self.charge)
     }

@@ -11,7 +11,7 @@ use crate::limiter::Limiter;
 use crate::policy::{Compiled, Plan, Policy};
 use crate::quota::Quota;
 use crate::shared::{Fleet, Write};
-use crate::store::{Sharded, Stores};
+use crate::store::{Fixed, Sharded, Stores};
 use crate::ticks::Now;
 
 /// The options of a [`Limiter`]. Only a quota or a plan must be given; every mistake is found by
@@ -141,6 +141,13 @@ impl<K: Key + ?Sized, S, T> Builder<K, S, T> {
 }
 
 impl<K: Key + ?Sized, S> Builder<K, S, Sharded> {
+    /// Keeps keys in a store of fixed size instead, made for `keys` that are active at once: lock-free for whoever is known,
+    /// and the fastest there is. See [`Fixed`].
+    pub fn fixed(self, keys: u64) -> Builder<K, S, Fixed> {
+        let Self { policy, clock, hasher, fleet, write, .. } = self;
+        Builder { policy, clock, store: Fixed { keys, quotas: 0, in_flight: false }, hasher, fleet, write }
+    }
+
     /// The number of shards, each with a lock of its own: a power of two from 2 to 65,536. More shards, fewer threads
     /// that meet at a lock. By default 16 for each thread that the machine runs at once, and at least 64.
     pub fn shards(self, shards: usize) -> Self {
@@ -151,6 +158,14 @@ impl<K: Key + ?Sized, S> Builder<K, S, Sharded> {
     /// bytes. Keys that are idle make room for new ones, see [`Limiter`].
     pub fn max_keys(self, max_keys: u64) -> Self {
         Self { store: Sharded { max_keys, ..self.store }, ..self }
+    }
+}
+
+impl<K: Key + ?Sized, S> Builder<K, S, Fixed> {
+    /// Leaves room for plans of up to so many quotas, 8 at most, and for a limit of requests in flight if `in_flight` says so,
+    /// where a policy that is put in force later will have more of that than the first one.
+    pub fn room_for(self, quotas: usize, in_flight: bool) -> Self {
+        Self { store: Fixed { quotas, in_flight, ..self.store }, ..self }
     }
 }
 

@@ -84,6 +84,28 @@ pub enum BuildError {
         /// The number that was refused.
         shards: usize,
     },
+    /// A plan has more quotas than a fixed store was built for.
+    TooManyForStore {
+        /// What it is called.
+        plan: String,
+        /// How many it may have.
+        most: usize,
+    },
+    /// A plan limits requests in flight, and a fixed store was built without.
+    NoPlacesInStore {
+        /// What it is called.
+        plan: String,
+    },
+    /// A plan has a global quota, and the store is a fixed one.
+    GlobalInFixed {
+        /// What it is called.
+        plan: String,
+    },
+    /// There is no memory for a fixed store of that size.
+    NoMemory {
+        /// What it would take.
+        bytes: u64,
+    },
     /// A plan has a global quota, and the limiter belongs to no fleet.
     #[cfg(feature = "global")]
     NoFleet {
@@ -198,6 +220,24 @@ impl fmt::Display for BuildError {
             }
             Self::BadShards { shards } => {
                 write!(f, "{shards} shards: give a power of two from 2 to 65,536")
+            }
+            Self::TooManyForStore { plan, most } => write!(
+                f,
+                "plan `{plan}` has more quotas than the {most} that the fixed store was built for: say how many there will \
+                 be with `.room_for(quotas, in_flight)`"
+            ),
+            Self::NoPlacesInStore { plan } => write!(
+                f,
+                "plan `{plan}` limits requests in flight, and the fixed store was built without: say so with \
+                 `.room_for(quotas, true)`"
+            ),
+            Self::GlobalInFixed { plan } => write!(
+                f,
+                "plan `{plan}` has a global quota, which a fixed store can't keep: leave out `.fixed(..)`, or have a limiter \
+                 of its own for local quotas"
+            ),
+            Self::NoMemory { bytes } => {
+                write!(f, "a fixed store of that size takes {bytes} bytes, which can't be had: expect fewer keys")
             }
             #[cfg(feature = "global")]
             Self::NoFleet { plan } => write!(

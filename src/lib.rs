@@ -132,7 +132,7 @@ pub use crate::{
     quota::Quota,
     standing::Standing,
     stats::{PlanStats, Stats},
-    store::{Sharded, Stores},
+    store::{Fixed, Sharded, Stores},
     ticks::Now,
     unit::Unit,
 };

@@ -199,7 +199,7 @@ impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Limiter<K, S, T> {
         let policy = current.get();
         let plan = &**policy.plan_of(key, given);
         let version = policy.plans.version;
-        store.visit(key, plan, |state, id| {
+        store.visit(key, plan, version, |state, id| {
             (state.is_of(version) && current.is(version))
                 .then(|| several::Key { state, plan, id }.take_paired(cost, clock))
         })??
@@ -216,7 +216,7 @@ impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Limiter<K, S, T> {
             }
             let version = policy.plans.version;
             let mut taken = [Taken::default(); MAX_QUOTAS];
-            let known = store.visit(key, plan, |state, id| {
+            let known = store.visit(key, plan, version, |state, id| {
                 let usable = state.is_of(version) && current.is(version);
                 usable.then(|| several::Key { state, plan, id }.take(ask, &clock, &mut taken))?
             });
@@ -289,7 +289,7 @@ impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Limiter<K, S, T> {
                     None => continue,
                 }
             }
-            let refunded = store.visit(key, plan, |state, id| {
+            let refunded = store.visit(key, plan, version, |state, id| {
                 let usable = state.is_of(version) && is_current();
                 usable.then(|| several::Key { state, plan, id }.refund(allow, &clock))
             });

@@ -25,6 +25,8 @@ pub(crate) struct PlanTicks {
     pub(crate) index: u16,
     pub(crate) name: Arc<str>,
     pub(crate) quotas: Box<[Granted]>,
+    /// Which word each quota has, where the words of a key are of a fixed number. A quota keeps its place while it stays.
+    pub(crate) places: Box<[u8]>,
     /// The global ones.
     pub(crate) shared: Shared,
     /// The most requests in flight at once.
@@ -48,6 +50,15 @@ pub(crate) struct Granted {
     pub(crate) ticks: QuotaTicks,
     /// How far ahead `tat` is when the burst is used up.
     pub(crate) empty: u64,
+}
+
+impl Granted {
+    /// Where `tat` is when the use of two buckets of this quota becomes that of one at the instant `at`.
+    pub(crate) fn sum(&self, one: u64, other: u64, at: Now) -> u64 {
+        let now = self.ticks.at(at);
+        let used = (one.saturating_sub(now) + other.saturating_sub(now)).min(self.empty);
+        if used == 0 { one.max(other) } else { now + used }
+    }
 }
 
 /// What belongs to a plan whatever its quotas are.
@@ -93,12 +104,26 @@ impl PlanTicks {
     /// For each quota of this plan that of `old` whose use it takes over: the one of the same name, or the only one if
     /// both have one.
     fn matched(&self, old: &Self) -> Box<[Option<usize>]> {
-        if let ([_], [_]) = (&*self.quotas, &*old.quotas) {
-            return [Some(0)].into();
-        }
-        let from = |quota: &Granted| old.quotas.iter().position(|old| old.name == quota.name);
-        self.quotas.iter().map(from).collect()
+        matched(&self.quotas, &old.quotas)
     }
+}
+
+fn matched(new: &[Granted], old: &[Granted]) -> Box<[Option<usize>]> {
+    if let ([_], [_]) = (new, old) {
+        return [Some(0)].into();
+    }
+    let from = |quota: &Granted| old.iter().position(|old| old.name == quota.name);
+    new.iter().map(from).collect()
+}
+
+/// The places of `quotas`, which come after those of `old`.
+pub(crate) fn places(quotas: &[Granted], old: Option<&PlanTicks>) -> Box<[u8]> {
+    let kept: Vec<Option<u8>> = match old {
+        Some(old) => matched(quotas, &old.quotas).iter().map(|from| from.map(|from| old.places[from])).collect(),
+        None => vec![None; quotas.len()],
+    };
+    let mut free = (0..).filter(|place| !kept.contains(&Some(*place)));
+    kept.iter().map(|place| place.unwrap_or_else(|| free.next().unwrap_or(0))).collect()
 }
 
 /// Where the use of a plan goes in the next version, or in a move.

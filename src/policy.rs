@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::error::BuildError;
 use crate::hasher::RandomState;
 use crate::key::Key;
-use crate::plans::{Granted, Home, MAX_QUOTAS, Move, PlanTicks, Plans};
+use crate::plans::{Granted, Home, MAX_QUOTAS, Move, PlanTicks, Plans, places};
 use crate::quota::{Quota, QuotaTicks};
 use crate::shared::{Fleet, GlobalQuota, Shared};
 use crate::ticks::Now;
@@ -313,11 +313,7 @@ impl<K: Key + ?Sized> Compiled<K> {
             Arc::clone(plan.as_ref().or_else(went_to).unwrap_or(&default))
         };
         let plans: Vec<_> = plans.iter().enumerate().map(place).collect();
-        let moves = old
-            .iter()
-            .enumerate()
-            .map(|(index, old)| (usize::from(old.index) == index).then(|| Move::new(old, &plans[index])));
-        let moves = moves.collect();
+        let moves = old.iter().enumerate().map(|(index, old)| Some(Move::new(old, &plans[index]))).collect();
         let plain = overrides.is_empty() && resolver.is_none();
         let plans = Plans { version, at, plans, default, moves };
         Ok(Self { plans, plain, overrides, resolver, names, unknown_is_default })
@@ -391,8 +387,9 @@ fn compile(
         && plan.in_flight.is_none()
         && quotas.iter().all(|quota| quota.quota.counted() == Unit::REQUESTS)
         && shared.each().all(|(_, unit, _)| unit == Unit::REQUESTS);
-    let simple = match &quotas[..] {
-        [only] if is_plain && shared.is_empty() => Some(only.ticks),
+    let places = places(&quotas, old.map(|old| &**old));
+    let simple = match (&quotas[..], &places[..]) {
+        ([only], [0]) if is_plain && shared.is_empty() => Some(only.ticks),
         _ => None,
     };
     let is_paired = is_plain && quotas.len() < 2 && shared.each().count() == 1;
@@ -404,6 +401,7 @@ fn compile(
         index,
         name: name.into(),
         quotas,
+        places,
         shared,
         in_flight: plan.in_flight,
         shadow,

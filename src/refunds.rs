@@ -16,7 +16,7 @@
 //! # The word
 //!
 //! [`Refunds`] holds three things in one word: *G*, whether a refund is under way, and an *epoch*: allows of another one
-//! give back nothing. *G* is counted in grains of 1/65,536 of the burst or finer, rounded up, so that a refund after other
+//! give back by time only, and those of another life nothing. *G* is counted in grains of 1/65,536 of the burst or finer, rounded up, so that a refund after other
 //! refunds may be worth that much too little, and never too much. When it has no room for more, a new epoch begins.
 //!
 //! A bucket that is made anew, after an eviction, a reset or a change of its quota, has a new *life*, and so another epoch
@@ -59,6 +59,11 @@ const LIFE_MASK: u64 = (1 << LIFE_BITS) - 1;
 /// The burst is at most two to the power of this many grains.
 const BURST_BITS: u32 = 16;
 
+/// What refunds to a bucket of its own are counted in, as a power of two of ticks, if its burst is that many ticks.
+pub(crate) const fn grain(burst: u64) -> u32 {
+    (u64::BITS - burst.leading_zeros()).saturating_sub(BURST_BITS)
+}
+
 impl RefundsSeen {
     /// What a global quota needs in this place: the epoch of the lease.
     #[cfg(feature = "global")]
@@ -74,6 +79,10 @@ impl RefundsSeen {
 
     const fn epoch(self) -> u64 {
         self.0 >> EPOCH_SHIFT
+    }
+
+    const fn life(self) -> u64 {
+        self.epoch() >> LIFE_BITS
     }
 
     const fn grains(self) -> u64 {
@@ -100,17 +109,18 @@ impl Refunds {
         RefundsSeen(self.0.load(Ordering::Acquire))
     }
 
-    /// Runs `lower`, alone among the refunds by this word, unless the take that saw `seen` was in another epoch. `lower`
-    /// is told *G* in ticks and returns by how many it lowered `tat`. `burst` is that of the quota, in ticks.
-    pub(crate) fn give_back(&self, seen: RefundsSeen, burst: u64, lower: impl FnOnce(u64) -> u64) {
+    /// Runs `lower`, alone among the refunds by this word, unless the take that saw `seen` was in another life. `lower`
+    /// is told *G* in ticks, all that there is if that was in another epoch, and returns by how many it lowered `tat`. A
+    /// refund is counted in units of `grain`, a power of two of ticks.
+    pub(crate) fn give_back(&self, seen: RefundsSeen, grain: u32, lower: impl FnOnce(u64) -> u64) {
         self.alone(|before| {
-            if before.epoch() != seen.epoch() {
+            if before.life() != seen.life() {
                 return before;
             }
-            let grain = (u64::BITS - burst.leading_zeros()).saturating_sub(BURST_BITS);
             // The count is below 2^31, and a grain is at most 2^44 ticks: no `tat` is further ahead.
             let since = u128::from(before.grains().saturating_sub(seen.grains())) << grain;
-            let lowered = lower(u64::try_from(since).unwrap_or(u64::MAX));
+            let since = if before.epoch() == seen.epoch() { u64::try_from(since).ok() } else { None };
+            let lowered = lower(since.unwrap_or(u64::MAX));
             let grains = before.grains() + lowered.div_ceil(1 << grain);
             if grains <= MAX_GRAINS {
                 RefundsSeen(before.epoch() << EPOCH_SHIFT | grains << 1)
@@ -118,6 +128,11 @@ impl Refunds {
                 before.next_epoch()
             }
         });
+    }
+
+    /// Begins another life: what was taken before can't be given back.
+    pub(crate) fn begin_life(&self) {
+        self.alone(|before| RefundsSeen((before.life() + 1) << LIFE_BITS << EPOCH_SHIFT));
     }
 
     /// Has `change` put a new word in the place of the old one, and nobody else meanwhile.
@@ -155,7 +170,7 @@ mod tests {
     /// What a refund is told, when it lowers by `lowered`; `None` if it is not asked.
     fn told(refunds: &Refunds, seen: RefundsSeen, lowered: u64) -> Option<u64> {
         let mut told = None;
-        refunds.give_back(seen, BURST, |since| {
+        refunds.give_back(seen, grain(BURST), |since| {
             told = Some(since);
             lowered
         });
@@ -167,7 +182,7 @@ mod tests {
         let refunds = Refunds::in_life(0);
         let first = refunds.seen();
         let mut during = first;
-        refunds.give_back(first, BURST, |since| {
+        refunds.give_back(first, grain(BURST), |since| {
             assert_eq!(since, 0);
             during = refunds.seen();
             32
@@ -185,7 +200,8 @@ mod tests {
         let old = refunds.seen();
         assert_eq!(told(&refunds, old, MAX_GRAINS << 4), Some(0));
         assert_eq!(told(&refunds, old, 1), Some(MAX_GRAINS << 4));
-        assert_eq!(told(&refunds, old, 1), None);
+        // By time only.
+        assert_eq!(told(&refunds, old, 0), Some(u64::MAX));
         assert_eq!((refunds.seen().epoch(), refunds.seen().grains()), (1, 0));
         assert_eq!(told(&refunds, refunds.seen(), 1), Some(0));
     }
@@ -198,5 +214,9 @@ mod tests {
         assert_eq!(second.seen().epoch(), LIFE_MASK + 1);
         assert_eq!(told(&second, last_of_first, 1), None);
         assert_eq!(told(&second, last_of_first.next_epoch(), 1), None);
+        let before = second.seen();
+        second.begin_life();
+        assert_eq!(told(&second, before, 1), None);
+        assert_eq!(told(&second, second.seen(), 1), Some(0));
     }
 }

@@ -11,18 +11,19 @@ pub(crate) use crate::shelf::{Held, Shelf};
 pub(crate) use crossbeam_queue::{ArrayQueue, SegQueue};
 #[cfg(not(loom))]
 pub(crate) use crossbeam_utils::Backoff;
+pub(crate) use crossbeam_utils::CachePadded;
 #[cfg(not(loom))]
 pub(crate) use dashmap::{DashMap, SharedValue};
 #[cfg(not(loom))]
 pub(crate) use hashbrown::raw::RawTable as Table;
-#[cfg(all(loom, feature = "global"))]
+#[cfg(loom)]
 pub(crate) use loom::sync::atomic::fence;
 #[cfg(loom)]
 pub(crate) use loom::sync::{
     Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard,
     atomic::{AtomicU32, AtomicU64, Ordering},
 };
-#[cfg(all(not(loom), feature = "global"))]
+#[cfg(not(loom))]
 pub(crate) use std::sync::atomic::fence;
 #[cfg(not(loom))]
 pub(crate) use std::sync::{

@@ -110,7 +110,7 @@ impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Limiter<K, S, T> {
         let first = |ledgers: Option<&Ledgers>| ledgers.and_then(|ledgers| ledgers.each().iter().find(lacks).cloned());
         let policy = self.inner.current.get();
         let plan = policy.plan_of(key, given);
-        match self.inner.store.visit(key, plan, |state, _| first(state.ledgers())) {
+        match self.inner.store.visit(key, plan, policy.plans.version, |state, _| first(state.ledgers())) {
             Some(ledger) => ledger,
             None => first(plan.home.overflow.read().unwrap_or_else(PoisonError::into_inner).as_ref()?.ledgers()),
         }

@@ -65,7 +65,7 @@ impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Limiter<K, S, T> {
             return Some(Decision::Allow(Allow::alone(Seen::unlimited(plan.index))));
         }
         let is_current = || current.is(policy.plans.version);
-        let known = store.visit(key, plan, |state, id| {
+        let known = store.visit(key, plan, policy.plans.version, |state, id| {
             (state.is_of(policy.plans.version) && is_current()).then(|| look(state, plan, ask, id, now))?
         });
         match known.flatten() {

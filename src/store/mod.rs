@@ -4,10 +4,12 @@
 //! ever leaves the store, and no closure that is handed a state touches the store again: that, and locking one shard at a
 //! time, rules out the deadlocks that a sharded map invites.
 
+mod fixed;
 mod seam;
 mod sharded;
 mod state;
 
+pub use fixed::Fixed;
 pub use seam::Stores;
 pub(crate) use seam::{CLOSED, Newcomer, State, Store};
 pub use sharded::Sharded;

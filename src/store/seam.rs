@@ -91,8 +91,10 @@ pub(crate) trait Store<K: Key + ?Sized>: 'static {
         clock: impl Fn() -> Now,
     ) -> Option<(bool, Seen)>;
 
-    /// Hands the state of `key` on `plan` to `f`, with an id of the key, if there is one. It may be one of the version before.
-    fn visit<R>(&self, key: &K, plan: &PlanTicks, f: impl FnOnce(Self::State<'_>, u64) -> R) -> Option<R>;
+    /// Hands the state of `key` on `plan`, to be used by that version, to `f`, with an id of the key, if there is one. It may be
+    /// one of the version before.
+    fn visit<R>(&self, key: &K, plan: &PlanTicks, version: u64, f: impl FnOnce(Self::State<'_>, u64) -> R)
+    -> Option<R>;
 
     /// Hands the state of `key` on `plan` to `f`, once it is counted by the version of `plans`, with an id of the key
     /// and the time of `clock`. If there is none, `newcomer` says what then; where there is no room it is that of the
@@ -114,7 +116,7 @@ pub(crate) trait Store<K: Key + ?Sized>: 'static {
 
     /// Moves what `key` has used by `by`, within the version of `plans`: true if there was anything. `None` if that is not
     /// the current one any more.
-    fn move_use(&self, key: &K, plans: &Plans, by: &Move, at: Now, is_current: impl FnOnce() -> bool) -> Option<bool>;
+    fn move_use(&self, key: &K, plans: &Plans, by: &Move, at: Now, is_current: impl Fn() -> bool) -> Option<bool>;
 
     /// Makes all buckets of `key` full, on every plan: true if there were any. `None` if the version of `plans` is not the
     /// current one any more.

@@ -231,7 +231,7 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone + 'static> Store<K> for ShardedStor
 
     // Always: called, it would pass its answer through memory, 6 of 37 ns.
     #[inline(always)]
-    fn visit<R>(&self, key: &K, plan: &PlanTicks, f: impl FnOnce(&KeyState, u64) -> R) -> Option<R> {
+    fn visit<R>(&self, key: &K, plan: &PlanTicks, _: u64, f: impl FnOnce(&KeyState, u64) -> R) -> Option<R> {
         self.find(key, plan.index, f)
     }
 
@@ -313,7 +313,7 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone + 'static> Store<K> for ShardedStor
         }
     }
 
-    fn move_use(&self, key: &K, plans: &Plans, by: &Move, at: Now, is_current: impl FnOnce() -> bool) -> Option<bool> {
+    fn move_use(&self, key: &K, plans: &Plans, by: &Move, at: Now, is_current: impl Fn() -> bool) -> Option<bool> {
         self.with_shard(key, plans, is_current, |shard, hash| {
             if by.from.index == by.to.index {
                 return shard.get(hash, key, by.from.index).is_some();

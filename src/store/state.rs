@@ -7,7 +7,7 @@ use crate::bucket::{Bucket, Demand};
 use crate::decision::{Allow, Decision, Seen, Source};
 use crate::plans::{Move, PlanTicks};
 use crate::quota::QuotaTicks;
-use crate::refunds::{Refunds, RefundsSeen};
+use crate::refunds::{Refunds, RefundsSeen, grain};
 use crate::shared::{Ledgers, Who};
 use crate::sync::{AtomicU32, Ordering};
 use crate::ticks::Now;
@@ -227,13 +227,12 @@ impl KeyState {
 
     /// Adds what `other` has used, on the same `plan`.
     pub(crate) fn absorb(&mut self, other: &Self, plan: &PlanTicks, at: Now, life: u32) {
-        let slots = self.slots().iter().zip(other.slots()).zip(&plan.quotas).map(|((own, other), quota)| {
-            let now = quota.ticks.at(at);
-            let ahead = |slot: &Slot| slot.bucket.tat().saturating_sub(now);
-            let used = (ahead(own) + ahead(other)).min(quota.empty);
-            let full = own.bucket.tat().max(other.bucket.tat());
-            Slot::new(if used == 0 { full } else { now + used }, life)
-        });
+        let slots = self
+            .slots()
+            .iter()
+            .zip(other.slots())
+            .zip(&plan.quotas)
+            .map(|((own, other), quota)| Slot::new(quota.sum(own.bucket.tat(), other.bucket.tat(), at), life));
         let in_flight = [&*self, other].map(|state| state.in_flight().load(Ordering::Relaxed));
         let version = match &*self {
             Self::One { version, .. } | Self::Many { version, .. } | Self::Shared { version, .. } => {
@@ -391,17 +390,24 @@ pub(crate) struct Taken {
     pub(crate) refunds: RefundsSeen,
 }
 
+impl Taken {
+    /// What giving it back is worth at the instant `now`, if it was taken at `then`, both as the quota sees them, and so many
+    /// ticks have been given back since: see `refunds.rs`.
+    pub(crate) fn worth(&self, quota: &QuotaTicks, given_back: u64, then: u64, now: u64) -> u64 {
+        let charge = quota.charge(self.cost);
+        let by_time = charge.saturating_sub(now.saturating_sub(then));
+        let by_debt = charge.min(self.tat.saturating_sub(given_back).saturating_sub(now));
+        by_time.max(by_debt)
+    }
+}
+
 impl Slot {
     /// Gives back what was taken at the instant `then`, as the quota sees it, and has not come back by itself.
     pub(crate) fn give_back(&self, quota: &QuotaTicks, taken: &Taken, then: u64, clock: impl Fn() -> Now) {
-        let charge = quota.charge(taken.cost);
-        self.refunds.give_back(taken.refunds, quota.charge(quota.burst()), |given_back| {
-            let stayed_at = taken.tat.saturating_sub(given_back);
+        self.refunds.give_back(taken.refunds, grain(quota.charge(quota.burst())), |given_back| {
             self.bucket.lower(|| {
                 let now = quota.at(clock());
-                let by_time = charge.saturating_sub(now.saturating_sub(then));
-                let by_debt = charge.min(stayed_at.saturating_sub(now));
-                (by_time.max(by_debt), now)
+                (taken.worth(quota, given_back, then, now), now)
             })
         });
     }

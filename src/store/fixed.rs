@@ -1,0 +1,957 @@
+//! The store of fixed size: lock-free for whoever is known, in safe code, its memory taken once.
+//!
+//! A key is a 64-bit hash. It has two candidate *sets* of seven *ways* each. A way is a tag, which is 47 bits of the hash and
+//! the index of the plan, and a word for each quota that a plan may have. Tags and first words of a set lie in one aligned
+//! block of 128 bytes with what the set has in common; further words, for plans of several quotas, in blocks of their own.
+//!
+//! # Words
+//!
+//! A word is `tat` in its low 62 bits and, above it, the parity of the version of the policy that it is counted by; or
+//! [`TAKEN`], while its way changes hands. Flipped by the parity that a caller goes by, each word that is not for it is
+//! [`CLOSED`] or above. No room of a bucket reaches that far, so that a take needs no further branch to know.
+//!
+//! # Known keys
+//!
+//! A caller finds the tag in its first set or its second, reads the word, and reads the tag again: the word is then of this
+//! key. A denial writes nothing. A take swaps the word, and reads the tag once more: if that has changed, it can't tell
+//! whose word it has moved on, and decides again, at worst at the cost of a unit of somebody else's; it is never admitted for
+//! free. Nobody who is known waits for anybody, but where a plan has several quotas: then a check of an *idle* key waits for
+//! a newcomer that is about to take its place.
+//!
+//! Could a word be read in one life of a way and swapped in a later one in which it has come to the same value, and the tag
+//! have come back as well? A new life starts at the time of the claim or later, and `tat` only rises in it but for refunds.
+//! So it takes a refund, two changes of hands while one thread stands still twice, at the one instruction and the next but
+//! one, and two instants that are alike to the eighth of a nanosecond; the loss is then one take.
+//!
+//! # Newcomers
+//!
+//! A newcomer takes the *latch* of its first set, so that there is one newcomer of a key at a time; others for that set wait.
+//! It looks again, then claims an empty way or an idle one, in the first set while at most three of its ways are in use, else
+//! in that with fewer: what is idle equals a fresh bucket, and nothing is lost with it. A way is *claimed* by swapping each
+//! idle word for `TAKEN`, the first word last: from then on it is nobody's. If one of them is not idle any more, the others
+//! are put back. Then the tag is written, and the words, the first one last: whoever sees it sees the others.
+//!
+//! Each set has a *floor*, the latest instant that a way of it was claimed at, raised before the claim. New buckets are full
+//! from the floors of both sets on and not before, so that a clock that goes backwards finds no fresh bucket for a key
+//! that was evicted later.
+//!
+//! If all ways of both sets are in use, the newcomer is charged to the overflow of its plan, under the latch, and its first
+//! set remembers until when that may matter. Who gets a way of its own before then inherits the debt of the overflow.
+//!
+//! # Refunds
+//!
+//! What refunds need (see `refunds.rs`) is kept for a set as a whole, in grains of 33 µs. Refunds to other keys of the set make
+//! one worth less, never more. Refunds of one set wait for one another; checks never wait for them.
+//!
+//! # A new policy
+//!
+//! A quota that stays keeps its place among the words of a way. So each word is carried over by itself, with one swap, by the
+//! sweep or by whoever meets it first, and the outcome is the same. The sweep waits for ways that are taken; a claim looks
+//! after its first swap whether the version is still the current one. So when the sweep is over, no word is left of the
+//! version before, nor will one be made, and the parity is free to be used again. Who has slept through two new
+//! policies finds the version changed after its take, and decides again.
+//!
+//! Keys of a plan that is gone stay where they are, carried over to the plan that they went to. When the key comes for that
+//! plan and is not known there, it takes its old way over.
+
+use std::fmt;
+use std::hash::BuildHasher;
+
+use super::{CLOSED, KeyState, Newcomer, State, Store, Stores, Taken};
+use crate::bucket::Demand;
+use crate::decision::{Seen, Source};
+use crate::error::BuildError;
+use crate::key::Key;
+use crate::plans::{MAX_QUOTAS, Move, PlanTicks, Plans};
+use crate::quota::QuotaTicks;
+use crate::refunds::{Refunds, RefundsSeen};
+use crate::shared::{Ledgers, Who, Write};
+use crate::sync::{AtomicU64, Backoff, CachePadded, Ordering, fence};
+use crate::ticks::Now;
+
+/// Ways of a set. Models have one, or no model would end.
+const WAYS: usize = if cfg!(loom) { 1 } else { 7 };
+
+/// Of so many ways there is one in use at the documented load, in tenths of a thousand.
+const LOAD: u64 = if cfg!(loom) { 10_000 } else { 6_000 };
+
+/// In the place of a word whose way changes hands.
+const TAKEN: u64 = u64::MAX;
+
+/// The bit of a word that says by the policy of which version it is counted.
+const PARITY: u64 = CLOSED;
+
+/// What refunds are counted in, as a power of two of ticks.
+const GRAIN: u32 = 18;
+
+/// The words that a way can have: one for each quota, and one for requests in flight.
+const MAX_WORDS: usize = MAX_QUOTAS + 1;
+
+/// In the word of requests in flight: how many there are. Above it is a number that changes with each life.
+const COUNT: u64 = u32::MAX as u64;
+/// That number.
+const LIVES: u64 = !COUNT & !(PARITY | 1 << 63);
+
+/// The store of fixed size: lock-free for whoever is known, and fast; see [`Builder::fixed`](crate::Builder::fixed), which
+/// makes it.
+#[derive(Clone, Copy, Debug)]
+pub struct Fixed {
+    pub(crate) keys: u64,
+    pub(crate) quotas: usize,
+    pub(crate) in_flight: bool,
+}
+
+impl<K: Key + ?Sized, S: BuildHasher + Send + Sync + 'static> Stores<K, S> for Fixed {
+    type Of = FixedStore<S>;
+
+    #[expect(private_interfaces, reason = "the trait is for this crate")]
+    fn build(self, hasher: S, plans: &Plans, _: Write<K>) -> Result<Self::Of, BuildError> {
+        if self.keys == 0 {
+            return Err(BuildError::NoRoom);
+        }
+        let quotas =
+            plans.iter().map(|plan| plan.quotas.len()).max().unwrap_or(0).max(self.quotas).clamp(1, MAX_QUOTAS);
+        let in_flight = self.in_flight || plans.iter().any(|plan| plan.in_flight.is_some());
+        let store = FixedStore::new(hasher, self.keys, quotas, in_flight)?;
+        Store::<K>::accepts(&store, plans)?;
+        Ok(store)
+    }
+}
+
+/// The keys and their states.
+#[expect(unnameable_types, reason = "limiters hold it, and nobody else")]
+pub struct FixedStore<S> {
+    hasher: S,
+    sets: Box<[Set]>,
+    /// The second and third words of the ways of each set, then the fourth and fifth of each, and so on.
+    more: Box<[More]>,
+    /// By set: until when newcomers to it inherit the debt of the overflow.
+    overs: Box<[AtomicU64]>,
+    /// How many quotas a plan may have.
+    quotas: usize,
+    /// Which word counts requests in flight, if one does.
+    in_flight: Option<usize>,
+    /// Apart from what every check reads.
+    counts: CachePadded<Counts>,
+}
+
+struct Counts {
+    keys: AtomicU64,
+    evictions: AtomicU64,
+    overflow: AtomicU64,
+}
+
+/// What seven keys have in common, their tags, and the bucket of each, in one block of two cache lines.
+#[repr(align(128))]
+struct Set {
+    /// The floor, and in the lowest bit whether a newcomer has the latch.
+    head: AtomicU64,
+    refunds: Refunds,
+    tags: [AtomicU64; WAYS],
+    tats: [AtomicU64; WAYS],
+}
+
+/// Two further words of each way of a set.
+#[repr(align(128))]
+struct More([[AtomicU64; WAYS]; 2]);
+
+fn words() -> [AtomicU64; WAYS] {
+    std::array::from_fn(|_| AtomicU64::new(0))
+}
+
+impl Set {
+    fn new() -> Self {
+        Self { head: AtomicU64::new(0), refunds: Refunds::in_life(0), tags: words(), tats: words() }
+    }
+
+    /// Which way has that tag, if one has.
+    // A mask, and no early exit: which way it is can't be foretold.
+    #[inline(always)]
+    fn way_of(&self, tag: u64) -> Option<usize> {
+        let mut mask = 0_u32;
+        for (way, own) in self.tags.iter().enumerate() {
+            // Relaxed: it is read again once the word is.
+            mask |= u32::from(own.load(Ordering::Relaxed) == tag) << way;
+        }
+        (mask != 0).then(|| mask.trailing_zeros() as usize)
+    }
+
+    /// The latest instant that one of the ways was claimed at.
+    fn floor(&self) -> u64 {
+        // Acquire: pairs with `raise_floor`.
+        self.head.load(Ordering::Acquire) >> 1
+    }
+
+    fn raise_floor(&self, now: u64) {
+        // Release: pairs with `floor`. Who sees the way taken, which comes after, sees this.
+        let raise = |head: u64| (head >> 1 < now).then_some(now << 1 | head & 1);
+        let _ = self.head.fetch_update(Ordering::Release, Ordering::Relaxed, raise);
+    }
+
+    fn latch(&self) -> Latch<'_> {
+        let backoff = Backoff::new();
+        // Acquire: pairs with the release of the latch. What the newcomers before have written is seen.
+        while self.head.fetch_or(1, Ordering::Acquire) & 1 != 0 {
+            backoff.snooze();
+        }
+        Latch(self)
+    }
+}
+
+/// Whoever has this is the only newcomer to the keys whose first set it is.
+struct Latch<'a>(&'a Set);
+
+impl Drop for Latch<'_> {
+    fn drop(&mut self) {
+        // Release: pairs with `latch`.
+        self.0.head.fetch_and(!1, Ordering::Release);
+    }
+}
+
+/// What tells the key of a hash from others of its sets, on the plan of that index. None is 0.
+#[inline(always)]
+const fn tag_of(hash: u64, plan: u16) -> u64 {
+    (hash | 1) << 16 | plan as u64
+}
+
+const fn plan_of(tag: u64) -> u16 {
+    tag as u16
+}
+
+/// What a word of that version is flipped by.
+#[inline(always)]
+const fn parity_of(version: u64) -> u64 {
+    if version % 2 == 0 { 0 } else { PARITY }
+}
+
+/// Which key it is, for refunds and places in flight: what comes from an overflow has the top bit set.
+#[inline(always)]
+const fn resident(hash: u64) -> u64 {
+    hash >> 1
+}
+
+/// A way, as whoever looks for `tag` has found it.
+#[derive(Clone, Copy)]
+pub(crate) struct Way<'a> {
+    set: &'a Set,
+    /// Its further words, and those of the other ways of its set.
+    more: &'a [More],
+    way: usize,
+    tag: u64,
+}
+
+impl<'a> Way<'a> {
+    #[inline]
+    fn word(self, n: usize) -> &'a AtomicU64 {
+        match n {
+            0 => &self.set.tats[self.way],
+            n => &self.more[(n - 1) / 2].0[(n - 1) % 2][self.way],
+        }
+    }
+
+    /// Whether it is somebody else's.
+    #[inline]
+    fn has_left(self) -> bool {
+        // Acquire: pairs with the store of the tag by a newcomer. Who still sees the old tag has read words of the old life.
+        self.set.tags[self.way].load(Ordering::Acquire) != self.tag
+    }
+
+    /// The n-th word, unless it is taken or somebody else's.
+    fn load(self, n: usize) -> Option<u64> {
+        // Acquire: pairs with the store by a newcomer, and keeps the look at the tag behind it.
+        let word = self.word(n).load(Ordering::Acquire);
+        (word != TAKEN && !self.has_left()).then_some(word)
+    }
+
+    /// Swaps the n-th word for what `change` says, waiting while it is taken. False if that is `None`, or if the way is somebody
+    /// else's.
+    fn swap(self, n: usize, change: impl Fn(u64) -> Option<u64>) -> bool {
+        let backoff = Backoff::new();
+        while !self.has_left() {
+            let Some(word) = self.load(n) else {
+                backoff.snooze();
+                continue;
+            };
+            let Some(next) = change(word) else { return false };
+            if self.exchange(n, word, next) {
+                return true;
+            }
+        }
+        false
+    }
+
+    fn exchange(self, n: usize, word: u64, next: u64) -> bool {
+        // AcqRel: what was read before is of the life that the word is of, and who sees the new word sees that life.
+        self.word(n).compare_exchange(word, next, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+
+    /// Takes the n-th word whatever it is, and returns it. `None` if the way is somebody else's.
+    fn freeze(self, n: usize) -> Option<u64> {
+        let backoff = Backoff::new();
+        while !self.has_left() {
+            let word = self.word(n).load(Ordering::Acquire);
+            if word != TAKEN && self.exchange(n, word, TAKEN) {
+                return Some(word);
+            }
+            backoff.snooze();
+        }
+        None
+    }
+}
+
+/// A way as a decision uses it, or what stands in for one.
+#[derive(Clone, Copy)]
+pub(crate) enum FixedState<'a> {
+    /// A way of the key's own.
+    Own {
+        way: Way<'a>,
+        /// Which word each quota has.
+        places: &'a [u8],
+        /// What words are flipped by.
+        parity: u64,
+        in_flight: Option<usize>,
+    },
+    /// That of the overflow, or what a newcomer would have.
+    Apart(&'a KeyState),
+}
+
+impl State for FixedState<'_> {
+    fn is_of(self, version: u64) -> bool {
+        match self {
+            Self::Own { places, parity, .. } => {
+                parity == parity_of(version) && (0..places.len()).all(|n| self.tat(n) < CLOSED)
+            }
+            Self::Apart(state) => state.is_of(version),
+        }
+    }
+
+    fn tat(self, n: usize) -> u64 {
+        match self {
+            Self::Own { way, places, parity, .. } => {
+                way.load(usize::from(places[n])).map_or(CLOSED, |word| word ^ parity)
+            }
+            Self::Apart(state) => state.tat(n),
+        }
+    }
+
+    fn refunds(self, n: usize) -> RefundsSeen {
+        match self {
+            Self::Own { way, .. } => way.set.refunds.seen(),
+            Self::Apart(state) => state.refunds(n),
+        }
+    }
+
+    fn draw(self, n: usize, demand: &Demand, mut tat: u64, now: u64) -> Result<u64, u64> {
+        let (way, place, parity) = match self {
+            Self::Own { way, places, parity, .. } => (way, usize::from(places[n]), parity),
+            Self::Apart(state) => return state.draw(n, demand, tat, now),
+        };
+        loop {
+            let Some(next) = demand.after(tat, now) else { return Err(tat) };
+            if way.exchange(place, tat ^ parity, next ^ parity) {
+                return Ok(next);
+            }
+            tat = self.tat(n);
+        }
+    }
+
+    fn give_back(self, n: usize, quota: &QuotaTicks, taken: &Taken, then: u64, clock: impl Fn() -> Now) {
+        let (way, place, parity) = match self {
+            Self::Own { way, places, parity, .. } => (way, usize::from(places[n]), parity),
+            Self::Apart(state) => return state.give_back(n, quota, taken, then, clock),
+        };
+        way.set.refunds.give_back(taken.refunds, GRAIN, |given_back| {
+            loop {
+                let Some(word) = way.load(place).filter(|word| word ^ parity < CLOSED) else { return 0 };
+                let now = quota.at(clock());
+                let tat = word ^ parity;
+                let lowered = taken.worth(quota, given_back, then, now).min(tat.saturating_sub(now));
+                if lowered == 0 || way.exchange(place, word, (tat - lowered) ^ parity) {
+                    return lowered;
+                }
+            }
+        });
+    }
+
+    fn in_flight(self) -> u32 {
+        match self {
+            Self::Own { way, in_flight, .. } => {
+                in_flight.and_then(|n| way.load(n)).map_or(0, |word| (word & COUNT) as u32)
+            }
+            Self::Apart(state) => State::in_flight(state),
+        }
+    }
+
+    fn enter(self, limit: u32) -> bool {
+        let (way, place) = match self {
+            Self::Own { way, in_flight, .. } => match in_flight {
+                Some(place) => (way, place),
+                None => return true,
+            },
+            Self::Apart(state) => return state.enter(limit),
+        };
+        way.swap(place, |word| (word & COUNT < u64::from(limit)).then_some(word + 1))
+    }
+
+    fn leave(self) -> bool {
+        match self {
+            Self::Own { way, in_flight: Some(place), .. } => leave(way, place),
+            Self::Own { .. } => false,
+            Self::Apart(state) => state.leave(),
+        }
+    }
+
+    fn ledgers(&self) -> Option<&Ledgers> {
+        None
+    }
+
+    fn has_left(self) -> bool {
+        match self {
+            Self::Own { way, .. } => way.has_left(),
+            Self::Apart(_) => false,
+        }
+    }
+}
+
+/// Counts one request less in flight, if there is one.
+fn leave(way: Way<'_>, place: usize) -> bool {
+    way.swap(place, |word| (word & COUNT > 0).then_some(word - 1))
+}
+
+/// A way that was claimed, with the words that were there.
+struct Claimed<'a> {
+    way: Way<'a>,
+    words: [u64; MAX_WORDS],
+}
+
+impl<S> fmt::Debug for FixedStore<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FixedStore").field("sets", &self.sets.len()).finish_non_exhaustive()
+    }
+}
+
+impl<S> FixedStore<S> {
+    fn new(hasher: S, keys: u64, quotas: usize, in_flight: bool) -> Result<Self, BuildError> {
+        let count = (u128::from(keys) * 10_000).div_ceil(u128::from(LOAD) * WAYS as u128);
+        let blocks = (quotas + usize::from(in_flight)) / 2;
+        let bytes = count * (128 * (1 + blocks as u128) + 8);
+        let none = || BuildError::NoMemory { bytes: u64::try_from(bytes).unwrap_or(u64::MAX) };
+        let count = usize::try_from(count).map_err(|_| none())?;
+        let more = count.checked_mul(blocks).ok_or_else(none)?;
+        Ok(Self {
+            hasher,
+            sets: filled(count, Set::new).ok_or_else(none)?,
+            more: filled(more, || More([words(), words()])).ok_or_else(none)?,
+            overs: filled(count, || AtomicU64::new(0)).ok_or_else(none)?,
+            quotas,
+            in_flight: in_flight.then_some(quotas),
+            counts: CachePadded::new(Counts {
+                keys: AtomicU64::new(0),
+                evictions: AtomicU64::new(0),
+                overflow: AtomicU64::new(0),
+            }),
+        })
+    }
+
+    /// The first set of a hash, and the second, which may be the same.
+    #[inline(always)]
+    fn sets_of(&self, hash: u64) -> (usize, impl FnOnce() -> usize) {
+        let index = |hash: u64| ((u128::from(hash) * self.sets.len() as u128) >> 64) as usize;
+        // The top of the product depends on all of the hash.
+        (index(hash), move || index(hash.wrapping_mul(0x9E37_79B9_7F4A_7C15)))
+    }
+
+    /// Both sets of a hash, once each.
+    fn both(&self, hash: u64) -> impl Iterator<Item = usize> + use<S> {
+        let (first, second) = self.sets_of(hash);
+        let second = second();
+        [first].into_iter().chain((second != first).then_some(second))
+    }
+
+    fn way(&self, set: usize, way: usize, tag: u64) -> Way<'_> {
+        let blocks = self.words() / 2;
+        Way { set: &self.sets[set], more: &self.more[set * blocks..][..blocks], way, tag }
+    }
+
+    /// How many words a way has.
+    const fn words(&self) -> usize {
+        self.quotas + self.in_flight.is_some() as usize
+    }
+
+    /// The way of that tag, unless it is taken.
+    fn live(&self, hash: u64, tag: u64) -> Option<Way<'_>> {
+        self.both(hash).find_map(|set| {
+            let way = self.way(set, self.sets[set].way_of(tag)?, tag);
+            way.load(0).map(|_| way)
+        })
+    }
+
+    /// The ways of a hash on any plan.
+    fn of_hash(&self, hash: u64) -> impl Iterator<Item = Way<'_>> {
+        let ways = self.both(hash).flat_map(|set| (0..WAYS).map(move |way| (set, way)));
+        ways.filter_map(move |(set, way)| {
+            let tag = self.sets[set].tags[way].load(Ordering::Acquire);
+            (tag >> 16 == tag_of(hash, 0) >> 16).then(|| self.way(set, way, tag))
+        })
+    }
+
+    fn state<'a>(&'a self, way: Way<'a>, plan: &'a PlanTicks, version: u64) -> FixedState<'a> {
+        FixedState::Own { way, places: &plan.places, parity: parity_of(version), in_flight: self.in_flight }
+    }
+
+    /// Whether the n-th word is as a fresh one at the instant `now`.
+    fn is_idle(&self, n: usize, word: u64, now: u64) -> bool {
+        word != TAKEN && if Some(n) == self.in_flight { word & COUNT == 0 } else { word & !PARITY <= now }
+    }
+
+    /// Whether a way is in use at the instant `now`; and else by what to choose among several.
+    fn look_at(&self, set: usize, way: usize, now: u64) -> Result<(bool, u64), ()> {
+        let tag = self.sets[set].tags[way].load(Ordering::Relaxed);
+        let way = self.way(set, way, tag);
+        // Relaxed: a claim looks again.
+        let word = |n| way.word(n).load(Ordering::Relaxed);
+        let idle = (0..self.words()).all(|n| self.is_idle(n, word(n), now));
+        if idle { Ok((tag != 0, word(0) & !PARITY)) } else { Err(()) }
+    }
+
+    /// Claims an empty way of the set, or else the one that has been idle for longest.
+    fn claim_in(&self, set: usize, now: u64) -> Option<Claimed<'_>> {
+        let mut tried = [false; WAYS];
+        loop {
+            let idle =
+                (0..WAYS).filter(|way| !tried[*way]).filter_map(|way| Some((self.look_at(set, way, now).ok()?, way)));
+            let ((is_used, _), way) = idle.min()?;
+            tried[way] = true;
+            if is_used {
+                self.sets[set].raise_floor(now);
+            }
+            let tag = self.sets[set].tags[way].load(Ordering::Relaxed);
+            if let Some(claimed) = self.claim(self.way(set, way, tag), now) {
+                return Some(claimed);
+            }
+        }
+    }
+
+    /// Takes all words of a way, if all of them are idle at the instant `now`.
+    fn claim<'a>(&self, way: Way<'a>, now: u64) -> Option<Claimed<'a>> {
+        let mut words = [0; MAX_WORDS];
+        // The first word last: until it is taken, the way is whose it was.
+        for n in (1..self.words()).chain([0]) {
+            words[n] = way.word(n).load(Ordering::Acquire);
+            if !self.is_idle(n, words[n], now) || !way.exchange(n, words[n], TAKEN) {
+                let taken = if n == 0 { 1..self.words() } else { 1..n };
+                // Release: as for a newcomer's words.
+                taken.for_each(|n| way.word(n).store(words[n], Ordering::Release));
+                return None;
+            }
+        }
+        Some(Claimed { way, words })
+    }
+
+    /// Takes all words of a way, whatever they are. `None` if it is somebody else's.
+    fn freeze<'a>(&self, way: Way<'a>) -> Option<Claimed<'a>> {
+        let mut words = [0; MAX_WORDS];
+        for (n, word) in words.iter_mut().enumerate().take(self.words()) {
+            // Once the first is taken, so is the way.
+            *word = way.freeze(n)?;
+        }
+        Some(Claimed { way, words })
+    }
+
+    /// Opens a way that was claimed, for whoever looks for `tag`.
+    fn open(&self, claimed: &Claimed<'_>, tag: u64) {
+        let Claimed { way, words } = claimed;
+        // Release: pairs with the loads in `Way`. The tag before the words, and the first word last.
+        way.set.tags[way.way].store(tag, Ordering::Release);
+        for n in (0..self.words()).rev() {
+            way.word(n).store(words[n], Ordering::Release);
+        }
+    }
+
+    /// The word in the n-th place of a way on a plan of the version before, as the version of `plans` counts it.
+    fn carried(plans: &Plans, by: Option<&Move>, n: usize, word: u64) -> u64 {
+        let tat = word & !PARITY;
+        let carry = |by: &Move| {
+            let to = by.to.places.iter().position(|place| usize::from(*place) == n)?;
+            let from = by.matched[to]?;
+            Some(by.from.quotas[from].ticks.carry(tat, &by.to.quotas[to].ticks, plans.at))
+        };
+        let tat = match by {
+            Some(by) if !by.as_before => carry(by).unwrap_or(0),
+            _ => tat,
+        };
+        tat ^ parity_of(plans.version)
+    }
+
+    /// Has all words of a way counted by the version of `plans`. False if one is taken, or the way is somebody else's.
+    fn renew(&self, way: Way<'_>, plans: &Plans) -> bool {
+        let (by, parity) = (plans.move_of(plan_of(way.tag)), parity_of(plans.version));
+        (0..self.quotas).all(|n| {
+            while let Some(word) = way.load(n) {
+                if word & PARITY == parity {
+                    return true;
+                }
+                if by.is_some_and(|by| !by.as_before) {
+                    way.set.refunds.begin_life();
+                }
+                if way.exchange(n, word, Self::carried(plans, by, n, word)) {
+                    return true;
+                }
+            }
+            false
+        })
+    }
+
+    /// The same for a way that was claimed and whose quotas change their places.
+    fn renew_claimed(&self, claimed: &mut Claimed<'_>, plans: &Plans, by: &Move, at: Now) {
+        let Claimed { way, words } = claimed;
+        let mut renewed = [parity_of(plans.version); MAX_WORDS];
+        for (n, place) in by.to.places.iter().enumerate() {
+            if let Some(tat) = carried_use(words, by, n, at) {
+                renewed[usize::from(*place)] ^= tat;
+            }
+        }
+        way.set.refunds.begin_life();
+        words[..self.quotas].copy_from_slice(&renewed[..self.quotas]);
+    }
+
+    /// Freezes a way, unless it was frozen too late for the version of `plans`.
+    fn freeze_of<'a>(&self, way: Way<'a>, is_current: impl FnOnce() -> bool) -> Option<Claimed<'a>> {
+        let claimed = self.freeze(way)?;
+        if self.is_in_time(is_current) {
+            return Some(claimed);
+        }
+        self.open(&claimed, way.tag);
+        None
+    }
+
+    /// Whether the version is current still, now that something has been taken: then the sweep for the next one waits for that.
+    #[expect(clippy::unused_self, reason = "it is about the store")]
+    fn is_in_time(&self, is_current: impl FnOnce() -> bool) -> bool {
+        // Pairs with the fence of the sweep: it sees what was taken, or this sees the version.
+        fence(Ordering::SeqCst);
+        is_current()
+    }
+
+    /// The way that the key of `hash` had on a plan that is gone, and whose keys went to `plan`.
+    fn left_behind(&self, hash: u64, plans: &Plans, plan: &PlanTicks) -> Option<Way<'_>> {
+        self.of_hash(hash).find(|way| {
+            let index = plan_of(way.tag);
+            index != plan.index && plans.get(index).index == plan.index
+        })
+    }
+
+    /// Carries a way on a plan that is gone over to the version of `plans`, and opens it for `tag`.
+    fn take_over(&self, way: Way<'_>, plans: &Plans, tag: u64, is_current: impl FnOnce() -> bool) {
+        let Some(mut claimed) = self.freeze_of(way, is_current) else { return };
+        let renewed = claimed.words[0] & PARITY == parity_of(plans.version);
+        if let Some(by) = plans.move_of(plan_of(way.tag)).filter(|_| !renewed) {
+            self.renew_claimed(&mut claimed, plans, by, plans.at);
+        }
+        self.open(&claimed, tag);
+    }
+
+    /// Adds what was used in a way that was claimed to what was used in `to`. False if that is somebody else's.
+    fn absorb(&self, to: Way<'_>, claimed: &Claimed<'_>, by: &Move, at: Now) -> bool {
+        to.set.refunds.begin_life();
+        let in_flight =
+            self.in_flight.map_or(true, |place| to.swap(place, |word| Some(word + (claimed.words[place] & COUNT))));
+        in_flight
+            && by.to.quotas.iter().enumerate().all(|(n, quota)| {
+                let Some(other) = carried_use(&claimed.words, by, n, at) else { return true };
+                to.swap(usize::from(by.to.places[n]), |word| Some(quota.sum(word & !PARITY, other, at) | word & PARITY))
+            })
+    }
+
+    /// Has a way counted by the version of `plans`: false if it has to be looked at again.
+    fn sweep(&self, set: usize, way: usize, plans: &Plans) -> bool {
+        let tag = self.sets[set].tags[way].load(Ordering::Acquire);
+        let way = self.way(set, way, tag);
+        let Some(word) = way.load(0) else { return false };
+        let index = plan_of(tag);
+        if tag == 0 {
+            // Nothing is known of it, whatever it is counted by.
+            return true;
+        }
+        if plans.get(index).index == index {
+            return self.renew(way, plans);
+        }
+        word & PARITY == parity_of(plans.version) || {
+            self.take_over(way, plans, tag, || true);
+            false
+        }
+    }
+
+    /// A way for the key of a hash, if there is one that is not in use: in the first set while half of that is not, else in the
+    /// one of which less is.
+    fn claim_for(&self, hash: u64, now: u64) -> Option<Claimed<'_>> {
+        let in_use = |set| (0..WAYS).filter(|way| self.look_at(set, *way, now).is_err()).count();
+        let (first, second) = self.sets_of(hash);
+        let second = second();
+        let used = in_use(first);
+        let order = if used <= WAYS / 2 || used <= in_use(second) { [first, second] } else { [second, first] };
+        order.into_iter().find_map(|set| self.claim_in(set, now))
+    }
+
+    /// When a bucket of a newcomer to these sets is full, at the earliest.
+    fn floor(&self, hash: u64) -> u64 {
+        self.both(hash).map(|set| self.sets[set].floor()).max().unwrap_or(0)
+    }
+}
+
+/// Where the n-th bucket of the plan that `by` goes to stands at the instant `at`, if it takes over the use of another.
+fn carried_use(words: &[u64; MAX_WORDS], by: &Move, n: usize, at: Now) -> Option<u64> {
+    let from = by.matched[n]?;
+    let tat = words[usize::from(by.from.places[from])] & !PARITY;
+    Some(by.from.quotas[from].ticks.carry(tat, &by.to.quotas[n].ticks, at))
+}
+
+fn filled<T>(count: usize, fill: impl FnMut() -> T) -> Option<Box<[T]>> {
+    let mut all = Vec::new();
+    all.try_reserve_exact(count).ok()?;
+    all.resize_with(count, fill);
+    Some(all.into_boxed_slice())
+}
+
+impl<K: Key + ?Sized, S: BuildHasher + 'static> Store<K> for FixedStore<S> {
+    type State<'a> = FixedState<'a>;
+
+    fn accepts(&self, plans: &Plans) -> Result<(), BuildError> {
+        for plan in plans.iter() {
+            let name = || plan.name.to_string();
+            if !plan.shared.is_empty() {
+                return Err(BuildError::GlobalInFixed { plan: name() });
+            }
+            if plan.quotas.len() > self.quotas {
+                return Err(BuildError::TooManyForStore { plan: name(), most: self.quotas });
+            }
+            if plan.in_flight.is_some() && self.in_flight.is_none() {
+                return Err(BuildError::NoPlacesInStore { plan: name() });
+            }
+        }
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn take_one(
+        &self,
+        key: &K,
+        plan: &PlanTicks,
+        quota: &QuotaTicks,
+        cost: u64,
+        version: u64,
+        current: impl Fn() -> u64,
+        clock: impl Fn() -> Now,
+    ) -> Option<(bool, Seen)> {
+        let (hash, parity) = (self.hasher.hash_one(key), parity_of(version));
+        let tag = tag_of(hash, plan.index);
+        let demand = Demand::new(quota, cost)?;
+        let (first, second) = self.sets_of(hash);
+        let mut set = &self.sets[first];
+        let way = match set.way_of(tag) {
+            Some(way) => way,
+            None => {
+                set = &self.sets[second()];
+                set.way_of(tag)?
+            }
+        };
+        let (word, own) = (&set.tats[way], &set.tags[way]);
+        loop {
+            let refunds = set.refunds.seen();
+            // As in `Way`, whose ways these are.
+            let found = word.load(Ordering::Acquire);
+            if own.load(Ordering::Acquire) != tag {
+                return None;
+            }
+            let now = quota.at(clock());
+            let tat = found ^ parity;
+            let (allowed, tat) = match demand.after(tat, now) {
+                Some(next) => {
+                    let swapped = word.compare_exchange_weak(found, next ^ parity, Ordering::AcqRel, Ordering::Relaxed);
+                    if swapped.is_err() {
+                        continue;
+                    }
+                    (true, next)
+                }
+                None if tat < CLOSED => (false, tat),
+                None => return None,
+            };
+            // One new policy may have come, which has not changed the word then, or will; not two.
+            if own.load(Ordering::Acquire) != tag || current().wrapping_sub(version) > 1 {
+                return None;
+            }
+            let (id, plan, source) = (resident(hash), plan.index, Source::Local);
+            return Some((allowed, Seen { quota: *quota, tat, now, cost, refunds, id, plan, source }));
+        }
+    }
+
+    fn visit<R>(&self, key: &K, plan: &PlanTicks, version: u64, f: impl FnOnce(FixedState<'_>, u64) -> R) -> Option<R> {
+        let hash = self.hasher.hash_one(key);
+        let way = self.live(hash, tag_of(hash, plan.index))?;
+        Some(f(self.state(way, plan, version), resident(hash)))
+    }
+
+    #[cold]
+    fn settle<R>(
+        &self,
+        key: &K,
+        plans: &Plans,
+        plan: &PlanTicks,
+        newcomer: Newcomer,
+        is_current: impl Fn() -> bool,
+        clock: impl Fn() -> Now,
+        f: impl FnOnce(FixedState<'_>, u64, Now) -> R,
+    ) -> Option<R> {
+        let hash = self.hasher.hash_one(key);
+        let tag = tag_of(hash, plan.index);
+        let (first, _) = self.sets_of(hash);
+        let backoff = Backoff::new();
+        loop {
+            if !is_current() {
+                return None;
+            }
+            if let Some(way) = self.live(hash, tag) {
+                if self.renew(way, plans) {
+                    return Some(f(self.state(way, plan, plans.version), resident(hash), clock()));
+                }
+                backoff.snooze();
+                continue;
+            }
+            let left_behind = self.left_behind(hash, plans, plan);
+            if newcomer == Newcomer::Show && left_behind.is_none() {
+                let (floor, over) = (self.floor(hash), self.overs[first].load(Ordering::Acquire));
+                let now = clock();
+                let inherited = if over > now.ticks() { plans.inherited(plan, &is_current)? } else { [0; MAX_QUOTAS] };
+                let state = KeyState::new(plan, plans.version, 0, |n| inherited[n].max(floor), Who::<()>::Overflow);
+                return Some(f(FixedState::Apart(&state), resident(hash), now));
+            }
+
+            let latch = self.sets[first].latch();
+            // Somebody may have brought it meanwhile.
+            if self.live(hash, tag).is_some() {
+                continue;
+            }
+            if let Some(way) = self.left_behind(hash, plans, plan) {
+                self.take_over(way, plans, tag, &is_current);
+                continue;
+            }
+            // The floors before the time: they are no later then.
+            let (floor, over) = (self.floor(hash), self.overs[first].load(Ordering::Acquire));
+            let now = clock();
+            let inherited = if over > now.ticks() { plans.inherited(plan, &is_current)? } else { [0; MAX_QUOTAS] };
+            let Some(mut claimed) = self.claim_for(hash, now.ticks()) else {
+                let (answer, until) = plans.with_overflow(plan, &is_current, |state| {
+                    state.full_no_earlier(floor);
+                    let answer = f(FixedState::Apart(state), plan.home.id, now);
+                    (answer, state.slots().iter().map(|slot| slot.bucket.tat()).max())
+                })?;
+                self.overs[first].fetch_max(until.unwrap_or(0), Ordering::Release);
+                crate::stats::count(&self.counts.overflow);
+                crate::stats::count(&plan.home.counts.overflow);
+                return Some(answer);
+            };
+            if !self.is_in_time(&is_current) {
+                self.open(&claimed, claimed.way.tag);
+                return None;
+            }
+            crate::stats::count(if claimed.way.tag == 0 { &self.counts.keys } else { &self.counts.evictions });
+            for (n, place) in plan.places.iter().enumerate() {
+                let full_at = inherited[n].max(floor).max(now.ticks());
+                claimed.words[usize::from(*place)] = full_at ^ parity_of(plans.version);
+            }
+            if let Some(place) = self.in_flight {
+                claimed.words[place] = ((claimed.words[place] >> 32) + 1) << 32 & LIVES;
+            }
+            self.open(&claimed, tag);
+            drop(latch);
+            let way = Way { tag, ..claimed.way };
+            return Some(f(self.state(way, plan, plans.version), resident(hash), now));
+        }
+    }
+
+    fn carry_all(&self, plans: &Plans) {
+        plans.carry_overflow();
+        // Pairs with the fence after a claim: a claim that this does not see has seen the new version.
+        fence(Ordering::SeqCst);
+        for set in 0..self.sets.len() {
+            for way in 0..WAYS {
+                let backoff = Backoff::new();
+                while !self.sweep(set, way, plans) {
+                    backoff.snooze();
+                }
+            }
+        }
+    }
+
+    fn move_use(&self, key: &K, plans: &Plans, by: &Move, at: Now, is_current: impl Fn() -> bool) -> Option<bool> {
+        let hash = self.hasher.hash_one(key);
+        let (from_tag, to_tag) = (tag_of(hash, by.from.index), tag_of(hash, by.to.index));
+        let _latch = self.sets[self.sets_of(hash).0].latch();
+        let backoff = Backoff::new();
+        loop {
+            if !is_current() {
+                return None;
+            }
+            for (plan, tag) in [(&by.from, from_tag), (&by.to, to_tag)] {
+                if let Some(way) = self.left_behind(hash, plans, plan).filter(|_| self.live(hash, tag).is_none()) {
+                    self.take_over(way, plans, tag, &is_current);
+                }
+            }
+            let Some(from) = self.live(hash, from_tag) else { return Some(false) };
+            if from_tag == to_tag {
+                return Some(true);
+            }
+            let to = self.live(hash, to_tag);
+            if !self.renew(from, plans) || to.is_some_and(|to| !self.renew(to, plans)) {
+                backoff.snooze();
+                continue;
+            }
+            let Some(mut claimed) = self.freeze_of(from, &is_current) else { continue };
+            from.set.refunds.begin_life();
+            if to.is_some_and(|to| self.absorb(to, &claimed, by, at)) {
+                claimed.words = [0; MAX_WORDS];
+                self.open(&claimed, 0);
+                self.counts.keys.fetch_sub(1, Ordering::Relaxed);
+            } else {
+                self.renew_claimed(&mut claimed, plans, by, at);
+                self.open(&claimed, to_tag);
+            }
+            return Some(true);
+        }
+    }
+
+    fn reset(&self, key: &K, _: &Plans, is_current: impl FnOnce() -> bool) -> Option<bool> {
+        if !is_current() {
+            return None;
+        }
+        let mut known = false;
+        for way in self.of_hash(self.hasher.hash_one(key)) {
+            way.set.refunds.begin_life();
+            for n in 0..self.quotas {
+                known |= way.swap(n, |word| Some(word & PARITY));
+            }
+        }
+        Some(known)
+    }
+
+    fn leave(&self, key: &K, plan: u16) -> bool {
+        let hash = self.hasher.hash_one(key);
+        let way = self.of_hash(hash).find(|way| plan_of(way.tag) == plan);
+        self.in_flight.zip(way).is_some_and(|(place, way)| leave(way, place))
+    }
+
+    #[cfg(all(feature = "global", not(loom)))]
+    fn each(&self, _: impl FnMut(&KeyState)) {}
+
+    fn who<'a>(&self, key: &'a K) -> Who<'a, K> {
+        Who::Key(key, Write::default())
+    }
+
+    fn len(&self) -> u64 {
+        self.counts.keys.load(Ordering::Relaxed)
+    }
+
+    fn counts(&self) -> (u64, u64) {
+        (self.counts.evictions.load(Ordering::Relaxed), self.counts.overflow.load(Ordering::Relaxed))
+    }
+}
