@@ -11,7 +11,7 @@ mod state;
 
 pub use fixed::Fixed;
 pub use seam::Stores;
-pub(crate) use seam::{CLOSED, Newcomer, State, Store};
+pub(crate) use seam::{CLOSED, Newcomer, State, Store, resident};
 pub use sharded::Sharded;
 pub(crate) use state::{KeyState, Taken};
 pub use state::{Slot, Visited};

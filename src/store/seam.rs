@@ -16,6 +16,12 @@ use crate::ticks::Now;
 /// The least `tat` that is none: what stands in its place while nobody may use a bucket.
 pub(crate) const CLOSED: u64 = 1 << 62;
 
+/// Which key it is, for refunds and places in flight: what comes from an overflow has the top bit set.
+#[inline(always)]
+pub(crate) const fn resident(hash: u64) -> u64 {
+    hash >> 1
+}
+
 /// What there is of one key on one plan: a bucket for each of its quotas, in their order, a count of requests in flight, and
 /// ledgers of global quotas.
 ///

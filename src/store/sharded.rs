@@ -41,7 +41,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::hash::BuildHasher;
 
-use super::{KeyState, Newcomer, Store, Stores, Visited};
+use super::{KeyState, Newcomer, Store, Stores, Visited, resident};
 use crate::decision::Seen;
 use crate::error::BuildError;
 use crate::key::Key;
@@ -470,12 +470,6 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone + 'static> ShardedStore<K, S> {
         }
         copies
     }
-}
-
-/// Which key it is, for refunds and places in flight: what comes from an overflow has the top bit set.
-#[inline]
-const fn resident(hash: u64) -> u64 {
-    hash >> 1
 }
 
 /// Nothing that runs under the lock can panic but a key's own `Hash`; then, at worst, one key is not looked at again.

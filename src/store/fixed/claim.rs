@@ -1,0 +1,98 @@
+//! How ways change hands.
+
+use super::way::Way;
+use super::{COUNT, FixedStore, MAX_WORDS, PARITY, TAKEN, WAYS};
+use crate::sync::Ordering;
+
+/// A way that was claimed, with the words that were there.
+pub(super) struct Claimed<'a> {
+    pub(super) way: Way<'a>,
+    pub(super) words: [u64; MAX_WORDS],
+}
+
+impl<S> FixedStore<S> {
+    /// Whether the n-th word is as a fresh one at the instant `now`.
+    pub(super) fn is_idle(&self, n: usize, word: u64, now: u64) -> bool {
+        word != TAKEN && if Some(n) == self.in_flight { word & COUNT == 0 } else { word & !PARITY <= now }
+    }
+
+    /// Whether a way is in use at the instant `now`; and else by what to choose among several.
+    pub(super) fn look_at(&self, set: usize, way: usize, now: u64) -> Result<(bool, u64), ()> {
+        let tag = self.sets[set].tags[way].load(Ordering::Relaxed);
+        let way = self.way(set, way, tag);
+        // Relaxed: a claim looks again.
+        let word = |n| way.word(n).load(Ordering::Relaxed);
+        let idle = (0..self.words()).all(|n| self.is_idle(n, word(n), now));
+        if idle { Ok((tag != 0, word(0) & !PARITY)) } else { Err(()) }
+    }
+
+    /// A way for the key of a hash, if there is one that is not in use: in the first set while half of that is not, else in the
+    /// one of which less is.
+    pub(super) fn claim_for(&self, hash: u64, now: u64) -> Option<Claimed<'_>> {
+        let in_use = |set| (0..WAYS).filter(|way| self.look_at(set, *way, now).is_err()).count();
+        let (first, second) = self.sets_of(hash);
+        let second = second();
+        let used = in_use(first);
+        let order = if used <= WAYS / 2 || used <= in_use(second) { [first, second] } else { [second, first] };
+        order.into_iter().find_map(|set| self.claim_in(set, now))
+    }
+
+    /// Claims an empty way of the set, or else the one that has been idle for longest.
+    pub(super) fn claim_in(&self, set: usize, now: u64) -> Option<Claimed<'_>> {
+        let mut tried = [false; WAYS];
+        loop {
+            let idle =
+                (0..WAYS).filter(|way| !tried[*way]).filter_map(|way| Some((self.look_at(set, way, now).ok()?, way)));
+            let ((is_used, _), way) = idle.min()?;
+            tried[way] = true;
+            if is_used {
+                self.sets[set].raise_floor(now);
+            }
+            let tag = self.sets[set].tags[way].load(Ordering::Relaxed);
+            if let Some(claimed) = self.claim(self.way(set, way, tag), now) {
+                return Some(claimed);
+            }
+        }
+    }
+
+    /// Takes all words of a way, if all of them are idle at the instant `now`.
+    pub(super) fn claim<'a>(&self, way: Way<'a>, now: u64) -> Option<Claimed<'a>> {
+        let mut words = [0; MAX_WORDS];
+        // The first word last: until it is taken, the way is whose it was.
+        for n in (1..self.words()).chain([0]) {
+            words[n] = way.word(n).load(Ordering::Acquire);
+            if !self.is_idle(n, words[n], now) || !way.exchange(n, words[n], TAKEN) {
+                let taken = if n == 0 { 1..self.words() } else { 1..n };
+                // Release: as for a newcomer's words.
+                taken.for_each(|n| way.word(n).store(words[n], Ordering::Release));
+                return None;
+            }
+        }
+        Some(Claimed { way, words })
+    }
+
+    /// Takes all words of a way, whatever they are. `None` if it is somebody else's.
+    pub(super) fn freeze<'a>(&self, way: Way<'a>) -> Option<Claimed<'a>> {
+        let mut words = [0; MAX_WORDS];
+        for (n, word) in words.iter_mut().enumerate().take(self.words()) {
+            // Once the first is taken, so is the way.
+            *word = way.freeze(n)?;
+        }
+        Some(Claimed { way, words })
+    }
+
+    /// Opens a way that was claimed, for whoever looks for `tag`.
+    pub(super) fn open(&self, claimed: &Claimed<'_>, tag: u64) {
+        let Claimed { way, words } = claimed;
+        // Release: pairs with the loads in `Way`. The tag before the words, and the first word last.
+        way.set.tags[way.way].store(tag, Ordering::Release);
+        for n in (0..self.words()).rev() {
+            way.word(n).store(words[n], Ordering::Release);
+        }
+    }
+
+    /// When a bucket of a newcomer to these sets is full, at the earliest.
+    pub(super) fn floor(&self, hash: u64) -> u64 {
+        self.both(hash).map(|set| self.sets[set].floor()).max().unwrap_or(0)
+    }
+}
