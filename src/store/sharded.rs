@@ -236,7 +236,6 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone + 'static> Store<K> for ShardedStor
     }
 
     #[cold]
-    #[expect(clippy::too_many_arguments, reason = "what they have in common is this call")]
     fn settle<R>(
         &self,
         key: &K,

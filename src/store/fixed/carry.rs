@@ -95,7 +95,7 @@ impl<S> FixedStore<S> {
     pub(super) fn absorb(&self, to: Way<'_>, claimed: &Claimed<'_>, by: &Move, at: Now) -> bool {
         to.set.refunds.begin_life();
         let in_flight =
-            self.in_flight.map_or(true, |place| to.swap(place, |word| Some(word + (claimed.words[place] & COUNT))));
+            self.in_flight.is_none_or(|place| to.swap(place, |word| Some(word + (claimed.words[place] & COUNT))));
         in_flight
             && by.to.quotas.iter().enumerate().all(|(n, quota)| {
                 let Some(other) = carried_use(&claimed.words, by, n, at) else { return true };

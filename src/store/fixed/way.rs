@@ -84,7 +84,7 @@ pub(super) const fn plan_of(tag: u64) -> u16 {
 /// What a word of that version is flipped by.
 #[inline(always)]
 pub(super) const fn parity_of(version: u64) -> u64 {
-    if version % 2 == 0 { 0 } else { PARITY }
+    if version.is_multiple_of(2) { 0 } else { PARITY }
 }
 
 /// A way, as whoever looks for `tag` has found it.
