@@ -4,6 +4,7 @@ use std::borrow::Borrow;
 use std::hash::BuildHasher;
 
 use super::{Inner, Limiter};
+use crate::clock::Time;
 use crate::decision::{Decision, Deny};
 use crate::in_flight::InFlight;
 use crate::key::Key;
@@ -53,7 +54,7 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone> Limiter<K, S> {
     where
         S: Send + Sync + 'static,
     {
-        self.go_in(key, None, costs, || self.now())
+        self.go_in(key, None, costs, self.clock())
     }
 
     /// [`enter_costs`](Self::enter_costs) at the instant `now`.
@@ -65,7 +66,7 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone> Limiter<K, S> {
     where
         S: Send + Sync + 'static,
     {
-        self.go_in(key, None, costs, || now)
+        self.go_in(key, None, costs, now)
     }
 
     pub(crate) fn go_in(
@@ -73,12 +74,12 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone> Limiter<K, S> {
         key: &K,
         given: Option<PlanId>,
         costs: &[(Unit, u64)],
-        clock: impl Fn() -> Now,
+        time: impl Time,
     ) -> Result<InFlight, Deny>
     where
         S: Send + Sync + 'static,
     {
-        match self.ask(key, given, Ask { enter: true, ..Ask::of_costs(costs) }, clock) {
+        match self.ask(key, given, Ask { enter: true, ..Ask::of_costs(costs) }, time) {
             Decision::Deny(deny) => Err(deny),
             // What is not limited, or let in by shadow mode, is not counted.
             Decision::Allow(allow) if allow.instead_of.is_some() || allow.seen.quota == QuotaTicks::UNLIMITED => {
