@@ -19,16 +19,28 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use comfy_table::presets::ASCII_MARKDOWN;
 use comfy_table::{CellAlignment, Table};
-use peers::{HOURLY, PLENTY, Subject, governor, plans, string_key, tollgate};
-use tollgate::{DirectLimiter, Quota};
+use peers::{HOURLY, PLENTY, Subject, coarse, governor, plans, string_key, tollgate};
+use tollgate::{Clock, DirectLimiter, Quota};
 
 const CHECKS: u64 = 10_000;
 
 /// What is counted, by the name of its row.
-const ROWS: [(&str, fn()); 10] = [
+const ROWS: [(&str, fn()); 15] = [
     ("TSC + load + CAS", floor),
     ("direct, allowed: tollgate", || {
         let limiter = DirectLimiter::new(Quota::per_second(4_000_000_000)).unwrap();
+        repeat(|| limiter.check().is_allowed());
+    }),
+    ("direct, allowed: tollgate, coarse", || {
+        let limiter = on_coarse(Quota::per_second(4_000_000_000));
+        repeat(|| limiter.check().is_allowed());
+    }),
+    ("direct, denied: tollgate", || {
+        let limiter = DirectLimiter::new(HOURLY.tollgate()).unwrap();
+        repeat(|| limiter.check().is_allowed());
+    }),
+    ("direct, denied: tollgate, coarse", || {
+        let limiter = on_coarse(HOURLY.tollgate());
         repeat(|| limiter.check().is_allowed());
     }),
     ("direct, allowed: governor", || {
@@ -37,8 +49,10 @@ const ROWS: [(&str, fn()); 10] = [
         repeat(|| limiter.check().is_ok());
     }),
     ("string, hot key, allowed: tollgate", || keyed(&tollgate(PLENTY))),
+    ("string, hot key, allowed: tollgate, coarse", || keyed(&coarse(PLENTY))),
     ("string, hot key, allowed: governor", || keyed(&governor(PLENTY))),
     ("string, hot key, denied: tollgate", || keyed(&tollgate(HOURLY))),
+    ("string, hot key, denied: tollgate, coarse", || keyed(&coarse(HOURLY))),
     ("string, hot key, denied: governor", || keyed(&governor(HOURLY))),
     ("string, hot key, allowed: a named plan", || {
         let limiter = plans(PLENTY);
@@ -97,6 +111,10 @@ fn floor() {
         let seen = word.load(Relaxed);
         word.compare_exchange(seen, seen.max(now) + 1, Relaxed, Relaxed).is_ok()
     });
+}
+
+fn on_coarse(quota: Quota) -> DirectLimiter {
+    DirectLimiter::with_clock(quota, Clock::coarse().unwrap()).unwrap()
 }
 
 fn keyed(subject: &impl Subject<String>) {

@@ -1,9 +1,14 @@
 //! Where the time of a decision comes from.
 
+#[cfg(not(loom))]
+mod coarse;
+
 use std::time::Instant;
 
 use crate::ticks::{MAX_NOW, Now, PER_NANO};
 
+#[cfg(not(loom))]
+pub use coarse::{ClockError, CoarseClock, CoarseStats};
 #[cfg(feature = "test-util")]
 pub use test_clock::TestClock;
 
@@ -11,11 +16,13 @@ pub use test_clock::TestClock;
 ///
 /// A limiter reads it once for each decision, unless the caller brings the time with one of the `_at` methods.
 ///
-/// | clock | a read costs | for |
-/// |---|---|---|
-/// | [`precise`](Clock::precise), the default | one TSC read, 8 to 18 ns on the virtual machines it was measured on | almost everybody |
-/// | [`std`](Clock::std) | one `Instant::now`, about twice that | hosts whose TSC can't be trusted |
-/// | `TestClock` (feature `test-util`) | one load | tests |
+/// | clock | its price | a read costs | for |
+/// |---|---|---|---|
+/// | [`precise`](Clock::precise), the default | limits are as exact as the processor's counter | one TSC read, 8 to 18 ns on the virtual machines it was measured on | almost everybody |
+/// | [`coarse`](Clock::coarse) | `rate` × 1 ms more may be admitted, and up to a burst more if its thread [stalls](CoarseClock); a thread that wakes up a thousand times a second; no global quotas | one load, under 1 ns | millions of checks a second; processors with a slow counter; bounded leaps after a suspend or a move |
+/// | [`std`](Clock::std) | | one `Instant::now`, about twice the TSC read | hosts whose TSC can't be trusted |
+/// | an instant of the caller's, as in [`check_at`](crate::Limiter::check_at) | whatever its age is, as for a coarse clock, and denials are not looked at twice | nothing | servers that have read the time of their event loop's turn; replay |
+/// | `TestClock` (feature `test-util`) | | one load | tests |
 ///
 /// After nine years ([`Now::MAX`]) a clock stands still, and nothing refills any more.
 ///
@@ -33,6 +40,8 @@ pub struct Clock(Source);
 enum Source {
     Precise(Counter),
     Std(Instant),
+    #[cfg(not(loom))]
+    Coarse(coarse::Coarse),
     #[cfg(feature = "test-util")]
     Test(TestClock),
 }
@@ -52,7 +61,18 @@ impl Clock {
         Self(Source::Std(Instant::now()))
     }
 
-    /// The time since this clock was made, to the nanosecond.
+    /// The time of a precise clock as a thread publishes it every millisecond, which ends with the last clone of this:
+    /// [`CoarseClock`] says what that costs, and has the options.
+    ///
+    /// # Errors
+    ///
+    /// [`ClockError`] if the system has no thread left.
+    #[cfg(not(loom))]
+    pub fn coarse() -> Result<Self, ClockError> {
+        CoarseClock::new().start()
+    }
+
+    /// The time since this clock was made, to the nanosecond; of a coarse clock, what was published last.
     ///
     /// It never goes backwards by more than what the counters of two cores differ by, and a limiter refills nothing
     /// twice when it does.
@@ -61,13 +81,48 @@ impl Clock {
         match &self.0 {
             Source::Precise(counter) => counter.now(),
             Source::Std(origin) => std_now(*origin),
+            #[cfg(not(loom))]
+            Source::Coarse(clock) => Now::from_ticks(clock.now()),
             #[cfg(feature = "test-util")]
             Source::Test(clock) => clock.now(),
         }
     }
 
+    /// The time, which a coarse clock asks the one for that it publishes. No instant that was read before is later.
+    #[inline]
+    pub(crate) fn latest(&self) -> Now {
+        match &self.0 {
+            #[cfg(not(loom))]
+            Source::Coarse(clock) => Now::from_ticks(clock.latest()),
+            _ => self.now(),
+        }
+    }
+
+    #[cfg(not(loom))]
+    pub(crate) const fn is_coarse(&self) -> bool {
+        matches!(self.0, Source::Coarse(_))
+    }
+
+    /// How well the thread of a coarse clock has kept its time; `None` for any other clock.
+    #[cfg(not(loom))]
+    pub fn coarse_stats(&self) -> Option<CoarseStats> {
+        match &self.0 {
+            Source::Coarse(clock) => Some(clock.stats()),
+            _ => None,
+        }
+    }
+
+    /// Publishes the time as the thread of a coarse clock does; nothing, for any other clock. For tests, with
+    /// [`CoarseClock::by_hand`].
+    #[cfg(all(feature = "test-util", not(loom)))]
+    pub fn publish(&self) {
+        if let Source::Coarse(clock) = &self.0 {
+            clock.publish();
+        }
+    }
+
     /// How much faster than the system's clock a precise clock has run since it was made, in parts per million;
-    /// negative if slower, `None` for any other clock.
+    /// negative if slower, `None` for any other clock but a coarse one of a precise one.
     ///
     /// A host whose time stamp counter can be trusted stays under some 100 ppm. Worth a gauge: a limiter's rate is
     /// wrong by as much as its clock. Give it a second at least; over less, the two readings themselves blur it.
@@ -78,6 +133,8 @@ impl Clock {
                 let std = nanos_since(counter.made).max(1);
                 Some((precise / std as f64 - 1.0) * 1e6)
             }
+            #[cfg(not(loom))]
+            Source::Coarse(clock) => clock.of().drift_ppm(),
             _ => None,
         }
     }
@@ -87,6 +144,59 @@ impl Default for Clock {
     /// [`Clock::precise`].
     fn default() -> Self {
         Self::precise()
+    }
+}
+
+/// What a decision goes by: a clock, or an instant that the caller brings.
+pub(crate) trait Time {
+    /// The time, as cheap as it is to be had.
+    fn now(&self) -> Now;
+
+    /// The time, which no instant that was read before is later than.
+    fn latest(&self) -> Now;
+
+    /// Whether a denial that stands for `wait` ticks more is to be taken again at the [latest](Self::latest) time.
+    fn doubts(&self, wait: u64) -> bool;
+}
+
+impl Time for &Clock {
+    #[inline]
+    fn now(&self) -> Now {
+        Clock::now(self)
+    }
+
+    #[inline]
+    fn latest(&self) -> Now {
+        Clock::latest(self)
+    }
+
+    #[inline]
+    fn doubts(&self, wait: u64) -> bool {
+        match &self.0 {
+            #[cfg(not(loom))]
+            Source::Coarse(clock) => clock.doubts(wait),
+            _ => {
+                _ = wait;
+                false
+            }
+        }
+    }
+}
+
+impl Time for Now {
+    #[inline]
+    fn now(&self) -> Now {
+        *self
+    }
+
+    #[inline]
+    fn latest(&self) -> Now {
+        *self
+    }
+
+    #[inline]
+    fn doubts(&self, _: u64) -> bool {
+        false
     }
 }
 

@@ -245,7 +245,9 @@ impl Deny {
     }
 
     /// The wait until this same request is admitted if nobody else takes from the key, rounded up to the nanosecond
-    /// and never zero. At every earlier instant it is denied.
+    /// and never zero. At every earlier instant it is denied. Counted from the published time of a
+    /// [coarse clock](crate::CoarseClock), it is too long by as much as that is behind, a resolution at most while its thread
+    /// is on time.
     ///
     /// `None` means never, the cost exceeding the burst or the rate being 0, or, with too many requests in flight, that
     /// nobody can tell. [`reason`](Self::reason) says which.
@@ -418,6 +420,15 @@ impl Seen {
             _ if self.quota.never_refills() => None,
             wait => Some(to_duration(wait)),
         }
+    }
+
+    /// For how many ticks more a denial by this stands, if nothing is given back; `u64::MAX` for ever.
+    #[inline]
+    pub(crate) const fn stands_for(&self) -> u64 {
+        if self.cost > self.quota.burst() || self.quota.never_refills() {
+            return u64::MAX;
+        }
+        self.ahead().saturating_sub(self.quota.room(self.cost))
     }
 
     pub(crate) const fn reset_after(&self) -> Option<Duration> {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::clock::Clock;
+use crate::clock::{Clock, Time};
 use crate::decision::{Allow, Decision};
 use crate::error::BuildError;
 use crate::hasher::random;
@@ -69,13 +69,13 @@ impl DirectLimiter {
     /// Takes one unit now.
     #[inline]
     pub fn check(&self) -> Decision {
-        self.take(1, || self.now())
+        self.take(1, &self.inner.clock)
     }
 
     /// Takes `cost` units now, all or nothing. A cost of 0 takes nothing; one above the burst is denied for good.
     #[inline]
     pub fn check_cost(&self, cost: u64) -> Decision {
-        self.take(cost, || self.now())
+        self.take(cost, &self.inner.clock)
     }
 
     /// Takes one unit at the instant `now`.
@@ -87,25 +87,29 @@ impl DirectLimiter {
     /// Takes `cost` units at the instant `now`, all or nothing.
     #[inline]
     pub fn check_cost_at(&self, cost: u64, now: Now) -> Decision {
-        self.take(cost, || now)
+        self.take(cost, now)
     }
 
     #[inline]
-    fn take(&self, cost: u64, clock: impl FnOnce() -> Now) -> Decision {
-        self.inner.visited().take(&self.inner.quota, cost, clock)
+    fn take(&self, cost: u64, time: impl Time) -> Decision {
+        let (allowed, seen) = self.inner.visited().take_seen(&self.inner.quota, cost, || time.now());
+        if !allowed && time.doubts(seen.stands_for()) {
+            return self.inner.visited().take(&self.inner.quota, cost, || time.latest());
+        }
+        seen.decision(allowed)
     }
 
     /// What [`check`](Self::check) would answer now. Nothing is taken, and the `remaining` of an allow is what is
     /// left without it.
     #[inline]
     pub fn peek(&self) -> Decision {
-        self.peek_cost_at(1, self.now())
+        self.peek_cost_at(1, self.inner.clock.latest())
     }
 
     /// What [`check_cost`](Self::check_cost) would answer now. Nothing is taken.
     #[inline]
     pub fn peek_cost(&self, cost: u64) -> Decision {
-        self.peek_cost_at(cost, self.now())
+        self.peek_cost_at(cost, self.inner.clock.latest())
     }
 
     /// What [`check_at`](Self::check_at) would answer. Nothing is taken.
@@ -122,7 +126,7 @@ impl DirectLimiter {
 
     /// Gives back what `allow` took, now. See [`Limiter::refund`](crate::Limiter::refund).
     pub fn refund(&self, allow: Allow) {
-        self.inner.visited().refund(&self.inner.quota, &allow, || self.now());
+        self.inner.visited().refund(&self.inner.quota, &allow, || self.inner.clock.latest());
     }
 
     /// Gives back what `allow` took, at the instant `now`. See [`Limiter::refund`](crate::Limiter::refund).

@@ -66,7 +66,7 @@
 //! | `quota.rs`, `unit.rs` | rate and burst of what is counted, and the exact arithmetic of both in ticks |
 //! | `stats.rs` | what a limiter has done so far |
 //! | `decision.rs`, `standing.rs` | the answer and its numbers, worked out when asked for; the same of every quota |
-//! | `clock.rs`, `ticks.rs` | where time comes from, and how it is counted |
+//! | `clock.rs`, `clock/coarse.rs`, `ticks.rs` | where time comes from: the clocks, and the one that a thread keeps; how it is counted |
 //! | `hasher.rs` | how keys are hashed, and against whom |
 //! | `shared.rs`, `shared/` | what plans and keys have of global quotas, or nothing |
 //! | `global/` | limits that a fleet shares (feature `global`); `limiter/global.rs` is their part of the front door |
@@ -117,6 +117,8 @@ mod unit;
 
 #[cfg(feature = "test-util")]
 pub use crate::clock::TestClock;
+#[cfg(not(loom))]
+pub use crate::clock::{ClockError, CoarseClock, CoarseStats};
 pub use crate::{
     builder::Builder,
     clock::Clock,

@@ -6,13 +6,14 @@ mod global;
 mod look;
 mod reload;
 
+use std::cell::Cell;
 use std::fmt;
 use std::sync::Arc;
 
 use crate::builder::Builder;
-use crate::clock::Clock;
+use crate::clock::{Clock, Time};
 use crate::current::Current;
-use crate::decision::{Allow, Decision, Deny, Others, Seen};
+use crate::decision::{Allow, Cause, Decision, Deny, Others, Seen};
 use crate::error::{BuildError, UnknownPlan};
 use crate::hasher::RandomState;
 use crate::key::Key;
@@ -111,14 +112,14 @@ impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Limiter<K, S, T> {
     /// Takes one request of `key` now.
     #[inline]
     pub fn check(&self, key: &K) -> Decision {
-        self.take(key, None, 1, || self.now())
+        self.take(key, None, 1, self.clock())
     }
 
     /// Takes `cost` requests of `key` now, all or nothing. A cost of 0 takes nothing; one above a burst is denied for
     /// good.
     #[inline]
     pub fn check_cost(&self, key: &K, cost: u64) -> Decision {
-        self.take(key, None, cost, || self.now())
+        self.take(key, None, cost, self.clock())
     }
 
     /// Takes `costs` of `key` now, each of its kind of unit, all or nothing.
@@ -138,38 +139,48 @@ impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Limiter<K, S, T> {
     /// # Ok::<(), tollgate::BuildError>(())
     /// ```
     pub fn check_costs(&self, key: &K, costs: &[(Unit, u64)]) -> Decision {
-        self.ask(key, None, Ask::of_costs(costs), || self.now())
+        self.ask(key, None, Ask::of_costs(costs), self.clock())
     }
 
     /// [`check`](Self::check) at the instant `now`.
     #[inline]
     pub fn check_at(&self, key: &K, now: Now) -> Decision {
-        self.take(key, None, 1, || now)
+        self.take(key, None, 1, now)
     }
 
     /// [`check_cost`](Self::check_cost) at the instant `now`.
     #[inline]
     pub fn check_cost_at(&self, key: &K, cost: u64, now: Now) -> Decision {
-        self.take(key, None, cost, || now)
+        self.take(key, None, cost, now)
     }
 
     /// [`check_costs`](Self::check_costs) at the instant `now`.
     pub fn check_costs_at(&self, key: &K, costs: &[(Unit, u64)], now: Now) -> Decision {
-        self.ask(key, None, Ask::of_costs(costs), || now)
+        self.ask(key, None, Ask::of_costs(costs), now)
     }
 
     /// Takes `cost` requests of `key`. Most plans have one quota of requests, and that is done right here.
     #[inline]
-    pub(crate) fn take(&self, key: &K, given: Option<PlanId>, cost: u64, clock: impl Fn() -> Now) -> Decision {
+    pub(crate) fn take(&self, key: &K, given: Option<PlanId>, cost: u64, time: impl Time) -> Decision {
         // Made here and not in there, so that who asks no more than whether it is allowed has nothing written to memory.
-        match self.take_simple(key, given, cost, &clock) {
+        match self.take_simple(key, given, cost, &|| time.now()) {
+            Taking::Done(false, seen) if time.doubts(seen.stands_for()) => {
+                self.take_again(key, given, cost, time.latest())
+            }
             Taking::Done(allowed, seen) => seen.decision(allowed),
-            Taking::Paired => match self.take_paired(key, given, cost, &clock) {
+            Taking::Paired => match self.take_paired(key, given, cost, &|| time.now()) {
                 Some(pair) => pair.decision(),
-                None => self.ask(key, given, Ask::of_costs(&[(Unit::REQUESTS, cost)]), clock),
+                None => self.ask(key, given, Ask::of_costs(&[(Unit::REQUESTS, cost)]), time),
             },
-            Taking::Else => self.ask(key, given, Ask::of_costs(&[(Unit::REQUESTS, cost)]), clock),
+            Taking::Else => self.ask(key, given, Ask::of_costs(&[(Unit::REQUESTS, cost)]), time),
         }
+    }
+
+    /// Out of line: few clocks are ever doubted.
+    #[cold]
+    #[inline(never)]
+    fn take_again(&self, key: &K, given: Option<PlanId>, cost: u64, now: Now) -> Decision {
+        self.take(key, given, cost, now)
     }
 
     /// Takes `cost` requests, if it can be anything at all, of a known key, if its plan has one quota of requests.
@@ -206,8 +217,13 @@ impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Limiter<K, S, T> {
     }
 
     /// Takes what `ask` says of `key`, whatever its plan.
-    pub(crate) fn ask(&self, key: &K, given: Option<PlanId>, ask: Ask<'_>, clock: impl Fn() -> Now) -> Decision {
+    pub(crate) fn ask(&self, key: &K, given: Option<PlanId>, ask: Ask<'_>, time: impl Time) -> Decision {
         let Inner { current, store, .. } = &*self.inner;
+        // Only the first instant may be behind. What is given back where a later quota denies is worth what it is at one that
+        // no take since is later than, and a denial that is doubted is taken again.
+        let behind = Cell::new(true);
+        let clock = || if behind.replace(false) { time.now() } else { time.latest() };
+        let mut doubted = false;
         loop {
             let policy = current.get();
             let plan = &**policy.plan_of(key, given);
@@ -218,17 +234,21 @@ impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Limiter<K, S, T> {
             let mut taken = [Taken::default(); MAX_QUOTAS];
             let known = store.visit(key, plan, version, |state, id| {
                 let usable = state.is_of(version) && current.is(version);
-                usable.then(|| several::Key { state, plan, id }.take(ask, &clock, &mut taken))?
+                usable.then(|| several::Key { state, plan, id }.take(ask, clock, &mut taken))?
             });
             let verdict = known.flatten().or_else(|| {
                 // What can take nothing must not leave a key behind either.
                 let newcomer = if ask.takes_nothing(plan) { Newcomer::Show } else { Newcomer::Keep };
                 let is_current = || current.is(version);
-                store.settle(key, &policy.plans, plan, newcomer, is_current, &clock, |state, id, now| {
+                store.settle(key, &policy.plans, plan, newcomer, is_current, clock, |state, id, now| {
                     several::Key { state, plan, id }.take(ask, || now, &mut taken)
                 })?
             });
             let Some(verdict) = verdict else { continue };
+            if verdict.denied == Some(Cause::Quota) && !doubted && time.doubts(verdict.seen.stands_for()) {
+                doubted = true;
+                continue;
+            }
             if plan.shadow {
                 let counts = &plan.home.counts;
                 count(if verdict.denied.is_some() { &counts.shadow_denied } else { &counts.shadow_allowed });
@@ -259,7 +279,7 @@ impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Limiter<K, S, T> {
     /// # Ok::<(), tollgate::BuildError>(())
     /// ```
     pub fn refund(&self, key: &K, allow: Allow) {
-        self.give_back(key, &allow, || self.now());
+        self.give_back(key, &allow, || self.inner.clock.latest());
     }
 
     /// Gives back what `allow` took of `key`, at the instant `now`; see [`refund`](Self::refund).
@@ -355,6 +375,11 @@ impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Limiter<K, S, T> {
     #[inline]
     pub fn now(&self) -> Now {
         self.inner.clock.now()
+    }
+
+    #[inline]
+    pub(crate) fn clock(&self) -> &Clock {
+        &self.inner.clock
     }
 }
 

@@ -58,35 +58,35 @@ impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> PlanLimiter<K, S, T> {
     /// See [`Limiter::check`].
     #[inline]
     pub fn check(&self, key: &K) -> Decision {
-        self.limiter.take(key, Some(self.id), 1, || self.limiter.now())
+        self.limiter.take(key, Some(self.id), 1, self.limiter.clock())
     }
 
     /// See [`Limiter::check_cost`].
     #[inline]
     pub fn check_cost(&self, key: &K, cost: u64) -> Decision {
-        self.limiter.take(key, Some(self.id), cost, || self.limiter.now())
+        self.limiter.take(key, Some(self.id), cost, self.limiter.clock())
     }
 
     /// See [`Limiter::check_costs`].
     pub fn check_costs(&self, key: &K, costs: &[(Unit, u64)]) -> Decision {
-        self.limiter.ask(key, Some(self.id), Ask::of_costs(costs), || self.limiter.now())
+        self.limiter.ask(key, Some(self.id), Ask::of_costs(costs), self.limiter.clock())
     }
 
     /// See [`Limiter::check_at`].
     #[inline]
     pub fn check_at(&self, key: &K, now: Now) -> Decision {
-        self.limiter.take(key, Some(self.id), 1, || now)
+        self.limiter.take(key, Some(self.id), 1, now)
     }
 
     /// See [`Limiter::check_cost_at`].
     #[inline]
     pub fn check_cost_at(&self, key: &K, cost: u64, now: Now) -> Decision {
-        self.limiter.take(key, Some(self.id), cost, || now)
+        self.limiter.take(key, Some(self.id), cost, now)
     }
 
     /// See [`Limiter::check_costs_at`].
     pub fn check_costs_at(&self, key: &K, costs: &[(Unit, u64)], now: Now) -> Decision {
-        self.limiter.ask(key, Some(self.id), Ask::of_costs(costs), || now)
+        self.limiter.ask(key, Some(self.id), Ask::of_costs(costs), now)
     }
 
     /// See [`Limiter::acquire_global`].
@@ -119,17 +119,17 @@ impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> PlanLimiter<K, S, T> {
 
     /// See [`Limiter::peek`].
     pub fn peek(&self, key: &K) -> Decision {
-        self.peek_cost_at(key, 1, self.limiter.now())
+        self.peek_cost_at(key, 1, self.limiter.clock().latest())
     }
 
     /// See [`Limiter::peek_cost`].
     pub fn peek_cost(&self, key: &K, cost: u64) -> Decision {
-        self.peek_cost_at(key, cost, self.limiter.now())
+        self.peek_cost_at(key, cost, self.limiter.clock().latest())
     }
 
     /// See [`Limiter::peek_costs`].
     pub fn peek_costs(&self, key: &K, costs: &[(Unit, u64)]) -> Decision {
-        self.peek_costs_at(key, costs, self.limiter.now())
+        self.peek_costs_at(key, costs, self.limiter.clock().latest())
     }
 
     /// See [`Limiter::peek_at`].
@@ -149,7 +149,7 @@ impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> PlanLimiter<K, S, T> {
 
     /// See [`Limiter::peek_all`].
     pub fn peek_all(&self, key: &K) -> Vec<Standing> {
-        self.peek_all_at(key, self.limiter.now())
+        self.peek_all_at(key, self.limiter.clock().latest())
     }
 
     /// See [`Limiter::peek_all_at`].
@@ -172,7 +172,7 @@ impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> PlanLimiter<K, S, T> {
     ///
     /// The denial. Nothing was taken then.
     pub fn enter_costs(&self, key: &K, costs: &[(Unit, u64)]) -> Result<InFlight, Deny> {
-        self.limiter.go_in(key, Some(self.id), costs, || self.limiter.now())
+        self.limiter.go_in(key, Some(self.id), costs, self.limiter.clock())
     }
 
     /// See [`Limiter::enter_costs_at`].
@@ -181,7 +181,7 @@ impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> PlanLimiter<K, S, T> {
     ///
     /// The denial. Nothing was taken then.
     pub fn enter_costs_at(&self, key: &K, costs: &[(Unit, u64)], now: Now) -> Result<InFlight, Deny> {
-        self.limiter.go_in(key, Some(self.id), costs, || now)
+        self.limiter.go_in(key, Some(self.id), costs, now)
     }
 }
 

@@ -28,7 +28,7 @@ pub(crate) use std::sync::atomic::fence;
 #[cfg(not(loom))]
 pub(crate) use std::sync::{
     Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard,
-    atomic::{AtomicU32, AtomicU64, Ordering},
+    atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
 };
 
 #[cfg(loom)]

@@ -14,7 +14,7 @@ use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
 use rand_distr::Zipf;
-use tollgate::{Key, Limiter, RandomState};
+use tollgate::{Clock, Key, Limiter, RandomState};
 
 /// A quota that both limiters are given.
 #[derive(Clone, Copy)]
@@ -88,6 +88,12 @@ impl<K: Eq + Hash + Clone + Send + Sync> Subject<K> for FastGovernor<K> {
 
 pub fn tollgate<K: Key + Clone>(terms: Terms) -> Limiter<K> {
     Limiter::builder().quota(terms.tollgate()).keys::<K>().build().expect("terms make sense")
+}
+
+/// On the clock that a thread keeps up to a millisecond.
+pub fn coarse<K: Key + Clone>(terms: Terms) -> Limiter<K> {
+    let clock = Clock::coarse().expect("there is a thread to be had");
+    Limiter::builder().quota(terms.tollgate()).clock(clock).keys::<K>().build().expect("terms make sense")
 }
 
 /// A default plan that nobody is on, one of one quota, and one of three.

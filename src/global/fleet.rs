@@ -142,6 +142,9 @@ impl FleetBuilder {
     }
 
     /// The clock of all limiters of the fleet, [`Clock::precise`] by default.
+    ///
+    /// Not a [coarse](Clock::coarse) one. A lease may be spent until an instant that the authority counts on: by a clock whose
+    /// thread stalls, or that leaves leaps out, it would live on when its units are granted to others already.
     pub fn clock(self, clock: Clock) -> Self {
         Self { clock: Some(clock), ..self }
     }
@@ -168,7 +171,8 @@ impl FleetBuilder {
     ///
     /// # Errors
     ///
-    /// [`StartError`] if the interval is too short or too long, there are no shards, or the system has no thread left.
+    /// [`StartError`] if the interval is too short or too long, there are no shards, the clock is a coarse one, or the system
+    /// has no thread left.
     pub fn start(self) -> Result<Fleet, StartError> {
         let Self { authority, interval, clock, shards, secret, node } = self;
         if interval < SHORTEST_INTERVAL {
@@ -179,6 +183,9 @@ impl FleetBuilder {
         }
         if shards == 0 {
             return Err(StartError::NoShards);
+        }
+        if clock.as_ref().is_some_and(Clock::is_coarse) {
+            return Err(StartError::CoarseClock);
         }
         let link = Arc::new(Link::new(clock.unwrap_or_default(), interval, secret));
         let control = Arc::new(Control::default());
@@ -227,6 +234,8 @@ pub enum StartError {
     },
     /// There are no shards.
     NoShards,
+    /// The clock is a coarse one, by which a lease could live too long.
+    CoarseClock,
     /// The system did not give a thread.
     NoThread(io::Error),
 }
@@ -241,6 +250,9 @@ impl fmt::Display for StartError {
                 write!(f, "an interval of {interval:?} is too long: give at most {LONGEST_INTERVAL:?}")
             }
             Self::NoShards => f.write_str("a fleet of 0 shards: give at least 1"),
+            Self::CoarseClock => f.write_str(
+                "a fleet on a coarse clock, by which leases could outlive their time: give `Clock::precise()` or `Clock::std()`",
+            ),
             Self::NoThread(error) => write!(f, "the thread of the fleet could not be started: {error}"),
         }
     }

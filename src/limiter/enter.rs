@@ -3,6 +3,7 @@
 use std::borrow::Borrow;
 
 use super::{Inner, Limiter};
+use crate::clock::Time;
 use crate::decision::{Decision, Deny};
 use crate::in_flight::InFlight;
 use crate::key::Key;
@@ -46,7 +47,7 @@ impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Limiter<K, S, T> {
     ///
     /// The denial. Nothing was taken then.
     pub fn enter_costs(&self, key: &K, costs: &[(Unit, u64)]) -> Result<InFlight, Deny> {
-        self.go_in(key, None, costs, || self.now())
+        self.go_in(key, None, costs, self.clock())
     }
 
     /// [`enter_costs`](Self::enter_costs) at the instant `now`.
@@ -55,7 +56,7 @@ impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Limiter<K, S, T> {
     ///
     /// The denial. Nothing was taken then.
     pub fn enter_costs_at(&self, key: &K, costs: &[(Unit, u64)], now: Now) -> Result<InFlight, Deny> {
-        self.go_in(key, None, costs, || now)
+        self.go_in(key, None, costs, now)
     }
 
     pub(crate) fn go_in(
@@ -63,9 +64,9 @@ impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Limiter<K, S, T> {
         key: &K,
         given: Option<PlanId>,
         costs: &[(Unit, u64)],
-        clock: impl Fn() -> Now,
+        time: impl Time,
     ) -> Result<InFlight, Deny> {
-        match self.ask(key, given, Ask { enter: true, ..Ask::of_costs(costs) }, clock) {
+        match self.ask(key, given, Ask { enter: true, ..Ask::of_costs(costs) }, time) {
             Decision::Deny(deny) => Err(deny),
             // What is not limited, or let in by shadow mode, is not counted.
             Decision::Allow(allow) if allow.instead_of.is_some() || allow.seen.quota == QuotaTicks::UNLIMITED => {

@@ -52,7 +52,7 @@ impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Limiter<K, S, T> {
     }
 
     pub(crate) async fn acquire(&self, key: &K, given: Option<PlanId>, cost: u64, within: Duration) -> Decision {
-        let check = || self.take(key, given, cost, || self.now());
+        let check = || self.take(key, given, cost, self.clock());
         let start = self.now().ticks();
         let until = start.saturating_add(u64::try_from(from_duration(within)).unwrap_or(u64::MAX));
         loop {
@@ -70,7 +70,7 @@ impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Limiter<K, S, T> {
 
     /// Takes what is there, or says what to wait for. `None` without a fleet.
     fn acquire_or_wait(&self, key: &K, given: Option<PlanId>, cost: u64, until: u64) -> Option<Wait> {
-        let check = || self.take(key, given, cost, || self.now());
+        let check = || self.take(key, given, cost, self.clock());
         let link = self.inner.fleet.as_ref()?;
         loop {
             let denied = check();
@@ -136,7 +136,7 @@ impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Limiter<K, S, T> {
         let costs = [(Unit::REQUESTS, cost)];
         let (plan, questions) = self.questions(key, given, Ask::of_costs(&costs));
         let now = self.now();
-        let own = self.ask(key, given, Ask { exact: true, ..Ask::of_costs(&costs) }, || now);
+        let own = self.ask(key, given, Ask { exact: true, ..Ask::of_costs(&costs) }, now);
         let Decision::Allow(own) = own else { return own };
         let mut seen = None;
         for (name, quota, cost) in questions.into_iter().filter(|(.., cost)| *cost > 0) {
@@ -160,7 +160,7 @@ impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Limiter<K, S, T> {
                     }
                     WhenAway::Local => {
                         self.refund(key, own);
-                        return self.take(key, given, cost, || self.now());
+                        return self.take(key, given, cost, self.clock());
                     }
                 },
             };

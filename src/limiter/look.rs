@@ -21,17 +21,17 @@ impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Limiter<K, S, T> {
     /// What [`check`](Self::check) would answer now. Nothing is taken, no key is made, and the `remaining` of an allow
     /// is what is left without it.
     pub fn peek(&self, key: &K) -> Decision {
-        self.peek_cost_at(key, 1, self.now())
+        self.peek_cost_at(key, 1, self.clock().latest())
     }
 
     /// What [`check_cost`](Self::check_cost) would answer now. Nothing is taken, and no key is made.
     pub fn peek_cost(&self, key: &K, cost: u64) -> Decision {
-        self.peek_cost_at(key, cost, self.now())
+        self.peek_cost_at(key, cost, self.clock().latest())
     }
 
     /// What [`check_costs`](Self::check_costs) would answer now. Nothing is taken, and no key is made.
     pub fn peek_costs(&self, key: &K, costs: &[(Unit, u64)]) -> Decision {
-        self.peek_costs_at(key, costs, self.now())
+        self.peek_costs_at(key, costs, self.clock().latest())
     }
 
     /// What [`check_at`](Self::check_at) would answer. Nothing is taken, and no key is made.
@@ -106,7 +106,7 @@ impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Limiter<K, S, T> {
     /// # Ok::<(), tollgate::BuildError>(())
     /// ```
     pub fn peek_all(&self, key: &K) -> Vec<Standing> {
-        self.peek_all_at(key, self.now())
+        self.peek_all_at(key, self.clock().latest())
     }
 
     /// Each quota of the plan of `key` with its numbers at the instant `now`. Nothing is taken, and no key is made.
@@ -136,7 +136,7 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone + Send + Sync + 'static> Limiter<K,
         K::Owned: Clone,
     {
         let Inner { store, current, .. } = &*self.inner;
-        let now = self.now();
+        let now = self.clock().latest();
         let ask = Ask::of_costs(&[(Unit::REQUESTS, 1)]);
         let policy = current.get();
         let seen = store.snapshot(|state, id| {

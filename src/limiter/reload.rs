@@ -39,7 +39,7 @@ impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Limiter<K, S, T> {
     ///
     /// [`UnknownPlan`] if there is no plan of the one name or the other.
     pub fn move_plan(&self, key: &K, from: &str, to: &str) -> Result<bool, UnknownPlan> {
-        self.move_plan_at(key, from, to, self.now())
+        self.move_plan_at(key, from, to, self.clock().latest())
     }
 
     /// [`move_plan`](Self::move_plan) at the instant `now`.
@@ -85,7 +85,7 @@ impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Limiter<K, S, T> {
     ///
     /// [`BuildError`] if the policy makes no sense. The old one is then in force as before.
     pub fn reload(&self, policy: Policy<K>) -> Result<(), BuildError> {
-        self.swap(policy, || self.now())
+        self.swap(policy, || self.clock().latest())
     }
 
     /// [`reload`](Self::reload) at the instant `now`.
