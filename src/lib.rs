@@ -128,7 +128,7 @@ pub use crate::{
     hasher::{KeyHasher, RandomState},
     in_flight::InFlight,
     key::Key,
-    limiter::Limiter,
+    limiter::{Check, Limiter},
     plan_limiter::PlanLimiter,
     policy::{Plan, PlanId, PlanNames, Policy},
     quota::Quota,

@@ -4,6 +4,7 @@ mod enter;
 #[cfg(all(feature = "global", not(loom)))]
 mod global;
 mod look;
+mod many;
 mod reload;
 
 use std::cell::Cell;
@@ -27,6 +28,7 @@ use crate::stats::{PlanStats, Stats, count};
 use crate::store::{Newcomer, Sharded, State, Store, Stores, Taken};
 use crate::ticks::Now;
 use crate::unit::Unit;
+pub use many::Check;
 use reload::Reloads;
 
 #[cfg(all(feature = "global", not(loom)))]
@@ -197,7 +199,7 @@ impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Limiter<K, S, T> {
             return Taking::Else;
         }
         let version = policy.plans.version;
-        match store.take_one(key, plan, quota, cost, version, || current.version(), clock) {
+        match store.take_one(store.hash(key), key, plan, quota, cost, version, || current.version(), clock) {
             Some((allowed, seen)) => Taking::Done(allowed, seen),
             None => Taking::Else,
         }

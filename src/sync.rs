@@ -13,6 +13,10 @@ pub(crate) use crossbeam_queue::{ArrayQueue, SegQueue};
 pub(crate) use crossbeam_utils::Backoff;
 pub(crate) use crossbeam_utils::CachePadded;
 #[cfg(not(loom))]
+pub(crate) use prefetch_index::prefetch_index as prefetch;
+#[cfg(loom)]
+pub(crate) const fn prefetch<T>(_: &[T], _: usize) {}
+#[cfg(not(loom))]
 pub(crate) use dashmap::{DashMap, SharedValue};
 #[cfg(not(loom))]
 pub(crate) use hashbrown::raw::RawTable as Table;

@@ -250,9 +250,22 @@ impl<K: Key + ?Sized, S: BuildHasher + 'static> Store<K> for FixedStore<S> {
     }
 
     #[inline(always)]
+    fn hash(&self, key: &K) -> u64 {
+        self.hasher.hash_one(key)
+    }
+
+    #[inline(always)]
+    fn prefetch(&self, hash: u64) {
+        let set = &self.sets[self.sets_of(hash).0];
+        crate::sync::prefetch(&set.tags, 0);
+        crate::sync::prefetch(&set.tats, WAYS / 2);
+    }
+
+    #[inline(always)]
     fn take_one(
         &self,
-        key: &K,
+        hash: u64,
+        _: &K,
         plan: &PlanTicks,
         quota: &QuotaTicks,
         cost: u64,
@@ -260,7 +273,7 @@ impl<K: Key + ?Sized, S: BuildHasher + 'static> Store<K> for FixedStore<S> {
         current: impl Fn() -> u64,
         clock: impl Fn() -> Now,
     ) -> Option<(bool, Seen)> {
-        let (hash, parity) = (self.hasher.hash_one(key), parity_of(version));
+        let parity = parity_of(version);
         let tag = tag_of(hash, plan.index);
         let demand = Demand::new(quota, cost)?;
         let (first, second) = self.sets_of(hash);

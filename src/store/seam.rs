@@ -83,11 +83,18 @@ pub(crate) trait Store<K: Key + ?Sized>: 'static {
     /// What is too much for it.
     fn accepts(&self, plans: &Plans) -> Result<(), BuildError>;
 
-    /// Takes `cost` units, which the burst has room for, of a known key on a plan of this one quota: whether it is allowed, and
+    /// The hash of a key.
+    fn hash(&self, key: &K) -> u64;
+
+    /// Asks for the memory in which the key of a hash is most likely to be.
+    fn prefetch(&self, hash: u64);
+
+    /// Takes `cost` units, which the burst has room for, of a known key, whose hash that is, on a plan of this one quota: whether it is allowed, and
     /// what was seen. `None` if that takes more than a look: nothing is taken then, or what was taken stays so.
     #[expect(clippy::too_many_arguments, reason = "what they have in common is this call")]
     fn take_one(
         &self,
+        hash: u64,
         key: &K,
         plan: &PlanTicks,
         quota: &QuotaTicks,
