@@ -14,7 +14,7 @@ use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
 use rand_distr::Zipf;
-use tollgate::{Clock, Key, Limiter, RandomState};
+use tollgate::{Check, Clock, Fixed, Key, Limiter, RandomState, Stores};
 
 /// A quota that both limiters are given.
 #[derive(Clone, Copy)]
@@ -56,7 +56,7 @@ pub trait Subject<K>: Sync {
 pub type Governor<K> = governor::RateLimiter<K, DashMapStateStore<K>, DefaultClock>;
 pub type FastGovernor<K> = governor::RateLimiter<K, DashMapStateStore<K, RandomState>, QuantaUpkeepClock>;
 
-impl<K: Key + Clone> Subject<K> for Limiter<K> {
+impl<K: Key + Clone, T: Stores<K, RandomState, Of: Sync>> Subject<K> for Limiter<K, RandomState, T> {
     fn name(&self) -> &'static str {
         "tollgate"
     }
@@ -94,6 +94,36 @@ pub fn tollgate<K: Key + Clone>(terms: Terms) -> Limiter<K> {
 pub fn coarse<K: Key + Clone>(terms: Terms) -> Limiter<K> {
     let clock = Clock::coarse().expect("there is a thread to be had");
     Limiter::builder().quota(terms.tollgate()).clock(clock).keys::<K>().build().expect("terms make sense")
+}
+
+/// In a store made for so many keys.
+pub fn fixed<K: Key + Clone>(terms: Terms, keys: usize, clock: Clock) -> Limiter<K, RandomState, Fixed> {
+    let builder = Limiter::builder().quota(terms.tollgate()).clock(clock).keys::<K>();
+    builder.fixed(keys as u64).build().expect("terms make sense")
+}
+
+/// The same, checked eight at a time.
+pub struct Many<K: Key>(pub Limiter<K, RandomState, Fixed>);
+
+impl<K: Key + Clone> Subject<K> for Many<K> {
+    fn name(&self) -> &'static str {
+        "tollgate, 8 at a time"
+    }
+
+    fn check(&self, key: &K) -> bool {
+        Limiter::check(&self.0, key).is_allowed()
+    }
+
+    fn check_all(&self, keys: &[K], order: &[u32]) {
+        for indexes in order.chunks_exact(8) {
+            let mut checks: [Check<'_, K>; 8] =
+                std::array::from_fn(|n| Check::new(black_box(&keys[indexes[n] as usize])));
+            self.0.check_many(&mut checks);
+            for check in &checks {
+                black_box(check.is_allowed());
+            }
+        }
+    }
 }
 
 /// A default plan that nobody is on, one of one quota, and one of three.
