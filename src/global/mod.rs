@@ -56,6 +56,7 @@
 //! | `memory.rs` | an authority in memory; `count.rs`, `window.rs`, `bucket.rs` are what it counts of a key |
 //! | `redis.rs`, `redis/`, `window.lua` | an authority in Redis (feature `redis`) |
 //! | `link.rs`, `worker.rs`, `waiters.rs`, `fleet.rs` | the thread, those who wait for it, and its owner |
+//! | `stats.rs`, `snapshot.rs`, `tell.rs` | what is counted, how it is shown, and what is told as events |
 //! | `wire.rs` | names of keys that all nodes agree on |
 //!
 //! # How it goes
@@ -131,7 +132,11 @@ mod quota;
 #[cfg(all(feature = "redis", not(loom)))]
 mod redis;
 mod redo;
+#[cfg(not(loom))]
+mod snapshot;
 mod stats;
+#[cfg(not(loom))]
+mod tell;
 #[cfg(not(loom))]
 mod waiters;
 mod window;
@@ -143,7 +148,7 @@ pub use self::authority::{
     Answer, Authority, AuthorityError, Batch, Body, Call, Record, Reply, Report, Rule, WireName,
 };
 #[cfg(not(loom))]
-pub use self::fleet::{Fleet, FleetBuilder, FleetStats, Shutdown, StartError};
+pub use self::fleet::{Fleet, FleetBuilder, Shutdown, StartError};
 pub(crate) use self::link::{Holder, Link, Request};
 pub use self::memory::{Books, MemoryAuthority};
 pub(crate) use self::protocol::MICRO;
@@ -151,6 +156,8 @@ pub(crate) use self::quota::QuotaRef;
 pub use self::quota::{GlobalQuota, Overdraft, Warning, WhenAway};
 #[cfg(all(feature = "redis", not(loom)))]
 pub use self::redis::{RedisAuthority, RedisAuthorityBuilder, RedisBuildError};
+#[cfg(not(loom))]
+pub use self::snapshot::{BreakerState, FleetStats};
 pub(crate) use self::wire::{Named, name};
 pub use self::wire::{WireHasher, WireKey};
 #[cfg(not(loom))]
@@ -159,10 +166,12 @@ pub use crate::limiter::{GlobalStatus, NoAnswer};
 /// What models and tests look into.
 pub(crate) mod internal {
     pub use super::dirty::Dirty;
-    pub use super::ledger::{Answered, Found, Ledger, Renewed, Spent, Terms};
+    pub use super::ledger::{Answered, Found, Ledger, Renewed, Spent, Terms, Wanted};
     pub use super::protocol::{Event, Protocol, Settings};
     pub use super::quota::{FleetQuota, QuotaRef};
     #[cfg(all(feature = "redis", not(loom)))]
     pub use super::redis::{Packed, SCRIPT, unpack};
+    #[cfg(not(loom))]
+    pub use super::snapshot::{Depths, snapshot};
     pub use super::stats::Counts;
 }
