@@ -144,7 +144,9 @@ impl Protocol {
         let Some(Some(account)) = self.accounts.get(place as usize) else { return false };
         let longest = account.ledger.quota().rule().longest_life() * MICRO;
         let is_silent = self.breaker.silent_since().is_some_and(|since| now >= since + longest);
-        (account.is_broken || is_silent) && !self.closing
+        // A key that is broken is asked about again in time.
+        let is_broken = account.is_broken && now < account.retry_at;
+        (is_broken || is_silent) && !self.closing
     }
 
     /// Gives a key what holds while the authority is away.
