@@ -20,7 +20,7 @@ pub(super) struct Teller {
     /// Troubles of the authority, and when each was seen last.
     troubles: BTreeMap<&'static str, u64>,
     /// When the loss was told that these shards have noticed.
-    loss_at: u64,
+    loss_at: Option<u64>,
     lossy_shards: Vec<u16>,
     broken: Vec<WireName>,
     mended: Vec<WireName>,
@@ -63,11 +63,12 @@ impl Teller {
 
     /// All shards that have something to say notice a loss, each once.
     pub(super) fn gap(&mut self, shard: u16, repaired: u64, lost: u64, now: u64) {
-        if !self.lossy_shards.contains(&shard) && now < self.loss_at.saturating_add(ONE_LOSS) {
+        let is_recent = self.loss_at.is_some_and(|at| now < at.saturating_add(ONE_LOSS));
+        if is_recent && !self.lossy_shards.contains(&shard) {
             self.lossy_shards.push(shard);
             return;
         }
-        (self.loss_at, self.lossy_shards) = (now, vec![shard]);
+        (self.loss_at, self.lossy_shards) = (Some(now), vec![shard]);
         tracing::warn!(
             target: "tollgate",
             node = self.node,
