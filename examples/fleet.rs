@@ -11,6 +11,9 @@
 //! window held more than the bound.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program talks to the person who runs it")]
 
+#[cfg(all(feature = "redis", unix))]
+#[path = "fleet/ask.rs"]
+mod ask;
 #[path = "fleet/node.rs"]
 mod node;
 #[cfg(all(feature = "redis", unix))]
@@ -96,7 +99,7 @@ fn run() -> Result<bool, Failure> {
     }
     #[cfg(all(feature = "redis", unix))]
     if let Some(url) = &args.redis {
-        server::ask(url, &args.prefix)?;
+        ask::ask(url, &args.prefix)?;
     }
     #[cfg(not(all(feature = "redis", unix)))]
     if args.processes || args.redis.is_some() {

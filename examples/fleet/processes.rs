@@ -8,8 +8,8 @@ use std::time::Duration;
 use tollgate::global::RedisAuthority;
 
 use super::node::{self, Log, Told, now};
-use super::server::{self, Server};
-use super::{Args, Failure, judge};
+use super::server::Server;
+use super::{Args, Failure, ask, judge};
 
 /// Set for a child: the instant at which it begins, what its keys begin with, and the server. The address may hold a password, which
 /// is nobody's business who lists processes.
@@ -46,7 +46,7 @@ pub(crate) fn run(mut args: Args) -> Result<bool, Failure> {
         Some(url) => url,
         None => server.insert(Server::start()?).url(),
     };
-    server::ask(&url, &args.prefix)?;
+    ask::ask(&url, &args.prefix)?;
     let begin = now() + HEAD_START;
     let mut logs = Vec::new();
     for _ in 0..args.nodes {

@@ -1,26 +1,12 @@
-//! A Redis server: whether it will do, and one for the time that this program runs.
+//! A Redis server for the time that this program runs.
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use tollgate::global::{Authority, Batch, Call, RedisAuthority};
-
 use super::Failure;
-
-/// Asks the server at `url` whether it will do, so that what is wrong with it is told once.
-pub(crate) fn ask(url: &str, prefix: &str) -> Result<(), Failure> {
-    let authority = RedisAuthority::builder(url).key_prefix(prefix).build()?;
-    let (tell, told) = mpsc::channel();
-    let nothing = Batch { node: 0, shard: 0, number: 1, after: None, records: Vec::new() };
-    // The call ends with an answer, or with the authority.
-    authority.call(Call::new(Arc::new(nothing), move |reply| _ = tell.send(reply)));
-    told.recv()??;
-    Ok(())
-}
 
 /// How long it may take to come up.
 const PATIENCE: Duration = Duration::from_secs(10);
