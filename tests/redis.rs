@@ -26,6 +26,9 @@ mod proxy;
 mod script_alone;
 #[path = "redis/server.rs"]
 mod server;
+#[cfg(feature = "redis-tls")]
+#[path = "redis/tls.rs"]
+mod tls;
 
 /// The script, in a Lua interpreter.
 mod script {

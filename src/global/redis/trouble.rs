@@ -42,7 +42,10 @@ impl Trouble {
 
     /// No connection.
     pub(super) fn unreachable(address: &str, after: Duration) -> Self {
-        let what = format!("no connection within {after:?}: see whether it runs, and whether a firewall is in the way");
+        let what = format!(
+            "asked to open a connection, and there was none within {after:?}: see whether it runs, whether a firewall is in the way, and \
+             whether it speaks TLS on that port if the address asks for that"
+        );
         Self::new(Fate::Lost, address, &what)
     }
 
@@ -123,6 +126,23 @@ impl Trouble {
                 ErrorKind::AuthenticationFailed => {
                     ("log-in", Leave, 1_000, "it refuses the log-in: see user and password in the address".to_owned())
                 }
+                ErrorKind::Io if error.to_string().contains("invalid peer certificate") => (
+                    "certificate",
+                    Leave,
+                    1_000,
+                    format!(
+                        "its certificate is not accepted: {error}; give whoever has signed it as `root_certificates`, and have the \
+                         address say a name that the certificate is for"
+                    ),
+                ),
+                ErrorKind::Io if error.to_string().contains("received fatal alert") => (
+                    "certificate",
+                    Leave,
+                    1_000,
+                    format!(
+                        "it breaks off: {error}; if it asks clients who they are, give a `client_certificate` that it trusts"
+                    ),
+                ),
                 ErrorKind::Io => ("", Lost, 0, format!("the connection failed: {error}; see whether it runs there")),
                 ErrorKind::Server(_) | ErrorKind::Extension => {
                     ("ERR", Keep, 250, format!("it could not: {code} {detail}"))
