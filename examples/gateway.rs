@@ -4,12 +4,17 @@
 //! cargo run --release --features http --example gateway              # http://127.0.0.1:3000, Ctrl-C stops it
 //! cargo run --release --features http --example gateway -- --demo    # drives itself for five seconds and checks
 //!
+//! # Limits that all gateways on this server share; a plan's burst does not count then. The demo drives two of them.
+//! REDIS_URL=redis://127.0.0.1 cargo run --release --features http,redis --example gateway
+//!
 //! curl -i -H 'x-api-key: free-key' http://127.0.0.1:3000/
 //! ```
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program talks to the person who runs it")]
 
 #[path = "gateway/demo.rs"]
 mod demo;
+#[path = "gateway/limits.rs"]
+mod limits;
 
 use std::borrow::Cow;
 use std::error::Error;
@@ -30,7 +35,9 @@ use clap::Parser;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tollgate::http::{KeyExtractor, PeerAddr, RateLimitLayer};
-use tollgate::{Limiter, Policy, Quota};
+use tollgate::{Limiter, Quota};
+
+use limits::Fleet;
 
 /// A rate-limited HTTP server: three plans by API key, and a default by address.
 #[derive(Parser)]
@@ -43,6 +50,10 @@ struct Args {
     /// Start on a free port, drive the server for five seconds with clients of its own, and check what got through
     #[arg(long, conflicts_with = "port")]
     demo: bool,
+
+    /// A Redis server by way of which gateways share their limits: redis://user:password@host:6379 (feature `redis`)
+    #[arg(long, value_name = "URL", env = "REDIS_URL", hide_env_values = true)]
+    redis: Option<String>,
 }
 
 /// A plan, and the API key that is on it. A real gateway looks keys up where its customers are kept.
@@ -61,19 +72,6 @@ const PLANS: [Plan; 3] = [
 /// What an address without an API key of ours gets.
 const ANONYMOUS: Quota = Quota::per_minute(30).burst(10);
 
-/// A key is an API key of ours, or an address as `ip:192.0.2.1`.
-fn policy() -> Policy {
-    PLANS
-        .iter()
-        .fold(Policy::new(), |policy, plan| policy.plan(plan.name, plan.quota))
-        .plan("anonymous", ANONYMOUS)
-        .default_plan("anonymous")
-        .resolver(|key: &str, plans| {
-            let plan = PLANS.iter().find(|plan| plan.api_key == key)?;
-            plans.id(plan.name)
-        })
-}
-
 fn plan_of<B>(request: &http::Request<B>) -> Option<&'static Plan> {
     let key = request.headers().get("x-api-key")?;
     PLANS.iter().find(|plan| key == plan.api_key)
@@ -82,7 +80,10 @@ fn plan_of<B>(request: &http::Request<B>) -> Option<&'static Plan> {
 #[tokio::main]
 async fn main() -> ExitCode {
     let args = Args::parse();
-    let outcome = if args.demo { demo::run().await } else { serve(args.port).await.map(|()| true) };
+    let outcome = {
+        let redis = args.redis.as_deref().filter(|url| !url.is_empty());
+        if args.demo { demo::run(redis).await } else { serve(args.port, redis).await.map(|()| true) }
+    };
     match outcome {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
@@ -94,13 +95,15 @@ async fn main() -> ExitCode {
 }
 
 /// Serves until Ctrl-C, and lets the requests that are in flight finish.
-async fn serve(port: u16) -> Result<(), Box<dyn Error>> {
-    let gateway = Gateway::new(|_| ())?;
+async fn serve(port: u16, redis: Option<&str>) -> Result<(), Box<dyn Error>> {
+    let fleet = redis.map(|url| limits::connect(url, "gateway")).transpose()?;
+    let gateway = Gateway::new(fleet.as_ref(), |_| ())?;
     let addr = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     let listener = TcpListener::bind(addr)
         .await
         .map_err(|error| format!("can't listen on {addr}: {error}; another port can be given with --port"))?;
-    println!("listening on http://{}, Ctrl-C stops", listener.local_addr()?);
+    let shared = if fleet.is_some() { ", with limits that are shared by way of Redis" } else { "" };
+    println!("listening on http://{}{shared}, Ctrl-C stops", listener.local_addr()?);
     let live = tokio::spawn(Arc::clone(&gateway.counts).live());
     let app = gateway.app.into_make_service_with_connect_info::<SocketAddr>();
     axum::serve(listener, app)
@@ -113,6 +116,9 @@ async fn serve(port: u16) -> Result<(), Box<dyn Error>> {
         .await?;
     live.abort();
     println!("\nstopped: {}", gateway.counts);
+    if let Some(fleet) = fleet {
+        limits::end(fleet);
+    }
     Ok(())
 }
 
@@ -123,8 +129,11 @@ struct Gateway {
 
 impl Gateway {
     /// `before_check` is told the name of the client right before each check.
-    fn new(before_check: impl Fn(&'static str) + Send + Sync + 'static) -> Result<Self, Box<dyn Error>> {
-        let limiter = Limiter::builder().policy(policy()).build()?;
+    fn new(
+        fleet: Option<&Fleet>,
+        before_check: impl Fn(&'static str) + Send + Sync + 'static,
+    ) -> Result<Self, Box<dyn Error>> {
+        let limiter = limits::limiter(fleet)?;
         let peer = PeerAddr::from_extension(|info: &ConnectInfo<SocketAddr>| Some(info.0));
         let key = move |request: &Request| {
             if request.uri().path() == "/health" {

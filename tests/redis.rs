@@ -5,10 +5,13 @@
 #[path = "authority/conformance.rs"]
 #[macro_use]
 mod conformance;
+mod capture;
 #[path = "redis/cost.rs"]
 mod cost;
 #[path = "redis/equal.rs"]
 mod equal;
+#[path = "redis/events.rs"]
+mod events;
 #[path = "redis/faults.rs"]
 mod faults;
 #[path = "redis/live.rs"]
@@ -23,6 +26,9 @@ mod proxy;
 mod script_alone;
 #[path = "redis/server.rs"]
 mod server;
+#[cfg(feature = "redis-tls")]
+#[path = "redis/tls.rs"]
+mod tls;
 
 /// The script, in a Lua interpreter.
 mod script {

@@ -77,7 +77,7 @@ impl Account {
         self.withdrawn += found.withdrawn;
         assert!(self.overdraft <= found.overdraft, "nobody else acknowledges");
         self.overdraft = found.overdraft;
-        self.need = self.need.max(ledger.wanted().0);
+        self.need = self.need.max(ledger.wanted().need);
     }
 
     /// Puts in the next lease, which its room tells from others, and whether its number is even.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::authority::Rule;
 use super::ledger::Ledger;
 use super::protocol::MICRO;
+use super::stats::Tally;
 
 /// How many parts of a window a node tells apart in its own use.
 const PARTS: usize = 8;
@@ -68,6 +69,7 @@ pub(super) struct Account {
     pub(super) timer: u64,
     pub(super) far_timer: u64,
     pub(super) own: OwnUse,
+    pub(super) tally: Tally,
 }
 
 impl Account {
@@ -106,18 +108,25 @@ impl Account {
             timer: 0,
             far_timer: 0,
             own: OwnUse::default(),
+            tally: Tally::default(),
         }
     }
 
     /// Notes what was used of the balance since it was looked at last, `left` being what is there now: more than there was
     /// if something was given back that was used, and is not reported yet.
     pub(super) fn settle(&mut self, left: u32, now: u64, window: u64) {
-        let account = if self.away { &mut self.away_used } else { &mut self.used };
+        let (account, tally) = match self.away {
+            true => (&mut self.away_used, &mut self.tally.admitted_away),
+            false => (&mut self.used, &mut self.tally.leased),
+        };
         if left >= self.put {
-            *account = account.saturating_sub(left - self.put);
+            let units = left - self.put;
+            *account = account.saturating_sub(units);
+            *tally = tally.saturating_sub_unsigned(units);
         } else {
             let units = self.put - left;
             *account = account.saturating_add(units);
+            *tally = tally.saturating_add_unsigned(units);
             self.note_admitted(units, now, window);
         }
     }

@@ -290,19 +290,32 @@ pub struct Answer {
 #[non_exhaustive]
 pub struct AuthorityError {
     what: String,
+    trouble: Option<&'static str>,
     retry_after: Option<Duration>,
 }
 
 impl AuthorityError {
     /// An error that says `what` went wrong, and what to do.
     pub fn new(what: impl Into<String>) -> Self {
-        Self { what: what.into(), retry_after: None }
+        Self { what: what.into(), trouble: None, retry_after: None }
     }
 
     /// The same, with the wait before which it is no use to try again.
     #[must_use]
     pub fn retry_after(self, wait: Duration) -> Self {
         Self { retry_after: Some(wait), ..self }
+    }
+
+    /// The same, with a word for what the trouble is, such as `READONLY`: a fleet tells of it by an event of its own, once for as
+    /// long as it lasts. Not for an authority that is out of reach, which is told anyway.
+    #[must_use]
+    pub fn because_of(self, trouble: &'static str) -> Self {
+        Self { trouble: Some(trouble), ..self }
+    }
+
+    /// The word for what the trouble is, if there is one.
+    pub const fn trouble(&self) -> Option<&'static str> {
+        self.trouble
     }
 
     /// The wait before which it is no use to try again, if that is known.

@@ -9,9 +9,11 @@ use std::time::Duration;
 use super::authority::Authority;
 use super::link::Link;
 use super::protocol::{Protocol, Settings};
+use super::snapshot::FleetStats;
+use super::tell::Teller;
 use super::worker::{Control, Worker};
 use crate::clock::Clock;
-use crate::ticks::{from_duration, to_duration};
+use crate::ticks::from_duration;
 
 /// The nodes that share global quotas, as seen from this one: owns the background thread that talks to the authority.
 ///
@@ -58,7 +60,8 @@ impl Fleet {
         &self.link
     }
 
-    /// What this node has had to do with the authority so far.
+    /// What this node has had to do with the authority so far, as of the last look of the fleet's thread. That is one copy under a
+    /// lock that nobody holds for longer; requests never take it.
     pub fn stats(&self) -> FleetStats {
         self.control.stats()
     }
@@ -202,7 +205,8 @@ impl FleetBuilder {
             control: Arc::clone(&control),
             protocol,
             look_at: 0,
-            last_error: None,
+            teller: Teller::new(settings.node),
+            was_full: 0,
         };
         let thread = thread::Builder::new().name("tollgate-fleet".to_owned()).spawn(move || worker.run());
         Ok(Fleet { link, control, thread: Some(thread.map_err(StartError::NoThread)?) })
@@ -263,73 +267,6 @@ impl std::error::Error for StartError {
         match self {
             Self::NoThread(error) => Some(error),
             _ => None,
-        }
-    }
-}
-
-/// What a node has had to do with the authority since it was started, for a gauge or a log line.
-///
-/// More counts will come.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-#[non_exhaustive]
-pub struct FleetStats {
-    /// Keys with which something is going on.
-    pub active_keys: u64,
-    /// Keys that wait to be looked at.
-    pub dirty: u64,
-    /// Nodes that the authority has heard of lately, 0 while it has not been heard.
-    pub nodes: u32,
-    /// The round trip to the authority, smoothed.
-    pub round_trip: Duration,
-    /// Whether the authority does not answer.
-    pub is_silent: bool,
-    /// Batches sent, those that were sent again among them.
-    pub batches: u64,
-    /// Batches that were sent again.
-    pub resent: u64,
-    /// Reports and questions in them.
-    pub records: u64,
-    /// Batches that were not answered in time.
-    pub timeouts: u64,
-    /// Batches that the authority failed.
-    pub errors: u64,
-    /// How often the authority fell silent.
-    pub silences: u64,
-    /// How often the authority had lost what it was told.
-    pub gaps: u64,
-    /// Batches that it had lost and that were too old to be told again: declared loss.
-    pub lost_batches: u64,
-    /// Units granted by the authority.
-    pub granted: u64,
-    /// Units given back unspent.
-    pub returned: u64,
-    /// Units admitted without a lease.
-    pub overdraft: u64,
-    /// Units that the node has granted itself while the authority was silent.
-    pub granted_away: u64,
-}
-
-impl FleetStats {
-    pub(super) fn of(protocol: &Protocol, dirty: u64) -> Self {
-        let counts = &protocol.counts;
-        Self {
-            active_keys: counts.accounts,
-            dirty,
-            nodes: protocol.nodes().unwrap_or(0),
-            round_trip: to_duration(protocol.round_trip()),
-            is_silent: protocol.is_silent(),
-            batches: counts.batches,
-            resent: counts.resends,
-            records: counts.records,
-            timeouts: counts.timeouts,
-            errors: counts.errors,
-            silences: counts.silences,
-            gaps: counts.gaps,
-            lost_batches: counts.lost_batches,
-            granted: counts.granted,
-            returned: counts.returned,
-            overdraft: counts.overdraft,
-            granted_away: counts.away_granted,
         }
     }
 }

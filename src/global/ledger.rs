@@ -296,9 +296,10 @@ pub struct Ledger {
     cold: [Cold; 2],
     /// The most units that a request was refused for want of a lease.
     need: AtomicU32,
-    /// Units that were refused. Written without a read-modify-write: it may miss some, and steers no more than how much is
-    /// asked for.
-    refused: AtomicU32,
+    /// Units that were refused since the window is full, and for want of a lease. Written without a read-modify-write: they may
+    /// miss some, and steer no more than how much is asked for.
+    full: AtomicU32,
+    missed: AtomicU32,
     /// Before this, in ticks, it may not be forgotten.
     keep_until: AtomicU64,
     /// Where the background thread has its account, or [`NOWHERE`].
@@ -328,7 +329,8 @@ impl Ledger {
             hot: [Hot::new(terms), Hot::new(terms)],
             cold: [Cold::new(terms), Cold::new(terms)],
             need: AtomicU32::new(0),
-            refused: AtomicU32::new(0),
+            full: AtomicU32::new(0),
+            missed: AtomicU32::new(0),
             keep_until: AtomicU64::new(0),
             place: AtomicU32::new(NOWHERE),
             name,
@@ -414,7 +416,7 @@ impl Ledger {
                 continue;
             }
             if now < terms.denied_until && cost > terms.room {
-                self.note_refused(cost);
+                note_refused(&self.full, cost);
                 let answer = Answered::Full { until: terms.denied_until, room: terms.room, away: terms.away };
                 return Spent { answer, news: false, urgent: false };
             }
@@ -429,7 +431,7 @@ impl Ledger {
             match self.swap(word, next.urgent()) {
                 Ok(()) => {
                     let answer = if next == word {
-                        self.note_refused(cost);
+                        note_refused(&self.missed, cost);
                         Answered::NoLease { room: terms.room }
                     } else {
                         Answered::Overdraft { room: terms.room }
@@ -474,10 +476,6 @@ impl Ledger {
                 Err(changed) => word = changed,
             }
         }
-    }
-
-    fn note_refused(&self, cost: u32) {
-        self.refused.store(self.refused.load(Ordering::Relaxed).saturating_add(cost), Ordering::Relaxed);
     }
 
     /// Whether this equals the ledger of a key of which nothing is known, in the eyes of whoever comes at `now` or later.
@@ -526,9 +524,10 @@ impl Ledger {
         Found { balance: kept(word), overdraft: word.overdraft(), withdrawn: word.balance() - kept(word) }
     }
 
-    /// The most that was needed since this was asked last, and what was refused.
-    pub fn wanted(&self) -> (u32, u32) {
-        (self.need.swap(0, Ordering::Relaxed), self.refused.swap(0, Ordering::Relaxed))
+    /// What was refused since this was asked last.
+    pub fn wanted(&self) -> Wanted {
+        let [need, full, missed] = [&self.need, &self.full, &self.missed].map(|units| units.swap(0, Ordering::Relaxed));
+        Wanted { need, full, missed }
     }
 
     /// Begins the next epoch under `terms`: takes `withdraw` units out of the balance, or as many as are left, puts `add` in,
@@ -568,6 +567,17 @@ impl Ledger {
     }
 }
 
+/// What requests were refused.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Wanted {
+    /// The most units that one was refused for want of a lease.
+    pub need: u32,
+    /// Units that were refused since the window was known to be full.
+    pub full: u32,
+    /// Units that were refused for want of a lease.
+    pub missed: u32,
+}
+
 /// The balance of a ledger before and after it was renewed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Renewed {
@@ -575,6 +585,10 @@ pub struct Renewed {
     pub before: u32,
     /// After.
     pub balance: u32,
+}
+
+fn note_refused(refused: &AtomicU32, cost: u32) {
+    refused.store(refused.load(Ordering::Relaxed).saturating_add(cost), Ordering::Relaxed);
 }
 
 impl fmt::Debug for Ledger {

@@ -14,7 +14,7 @@ use crate::clock::Clock;
 use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering, SegQueue, fence};
 
 /// How many ledgers the dirty queue holds: with more of them the thread looks through all keys instead.
-const QUEUE: usize = 1 << 16;
+pub(super) const QUEUE: usize = 1 << 16;
 
 /// What a round trip is taken to last before there was one: a network in one place, and a busy authority.
 const FIRST_ROUND_TRIP: Duration = Duration::from_millis(5);

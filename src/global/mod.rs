@@ -56,6 +56,7 @@
 //! | `memory.rs` | an authority in memory; `count.rs`, `window.rs`, `bucket.rs` are what it counts of a key |
 //! | `redis.rs`, `redis/`, `window.lua` | an authority in Redis (feature `redis`) |
 //! | `link.rs`, `worker.rs`, `waiters.rs`, `fleet.rs` | the thread, those who wait for it, and its owner |
+//! | `stats.rs`, `snapshot.rs`, `tell.rs` | what is counted, how it is shown, and what is told as events |
 //! | `wire.rs` | names of keys that all nodes agree on |
 //!
 //! # How it goes
@@ -91,8 +92,16 @@
 //!   60, by version. A key that is hot on a node is reported every interval near its limit, and once in a sub-window far from it.
 //! - **How to size it**: 50 nodes with 200 active keys each near their limits at 100 ms are 100,000 key reports a second, a third of
 //!   a core. Set `maxmemory-policy` to `noeviction` or `volatile-ttl`.
-//! - **What to alert on**, in [`FleetStats`]: `is_silent` for longer than a lease lives, since then [`WhenAway`] holds;
-//!   `lost_batches`, which are declared loss; `gaps`, if there was no failover; `resent` against `batches`, for a bad network.
+//! - **When it is away** requests are as fast as ever: leases last until they end, a sub-window or two; then [`WhenAway`] holds. By
+//!   default each node admits its share, the limit by the number of nodes: say [`nodes`](GlobalQuota::nodes) where a node may start
+//!   before it has heard of the others. Once Redis is back it is told what was admitted.
+//! - **What to alert on**, in [`FleetStats`]: `breaker` other than [`Closed`](BreakerState::Closed) for longer than a lease lives, and
+//!   `away`, since then [`WhenAway`] holds; `broken_keys`; `lost_batches` and `lost_keys`, which are losses; `overshoot`; `gaps`, if
+//!   there was no failover. For tuning: [`lease_hit_ratio`](FleetStats::lease_hit_ratio) and `stranded` against `granted` say whether
+//!   leases follow the demand, `round_trip_worst` and `resent` against `batches` what the network is like, `dirty_full` whether the
+//!   thread keeps up. Each change of state is also told once by `tracing`, under the target `tollgate`, with where the server is,
+//!   what it was asked and what to do.
+//! - **TLS** (feature `redis-tls`): `rediss://`. What the system trusts is trusted, or what is given as `root_certificates`.
 //! - **What is not there**: Sentinel, and a client for a cluster of several nodes. All keys of a call share a slot.
 //!
 //! # Bounds
@@ -131,7 +140,11 @@ mod quota;
 #[cfg(all(feature = "redis", not(loom)))]
 mod redis;
 mod redo;
+#[cfg(not(loom))]
+mod snapshot;
 mod stats;
+#[cfg(not(loom))]
+mod tell;
 #[cfg(not(loom))]
 mod waiters;
 mod window;
@@ -143,7 +156,7 @@ pub use self::authority::{
     Answer, Authority, AuthorityError, Batch, Body, Call, Record, Reply, Report, Rule, WireName,
 };
 #[cfg(not(loom))]
-pub use self::fleet::{Fleet, FleetBuilder, FleetStats, Shutdown, StartError};
+pub use self::fleet::{Fleet, FleetBuilder, Shutdown, StartError};
 pub(crate) use self::link::{Holder, Link, Request};
 pub use self::memory::{Books, MemoryAuthority};
 pub(crate) use self::protocol::MICRO;
@@ -151,6 +164,8 @@ pub(crate) use self::quota::QuotaRef;
 pub use self::quota::{GlobalQuota, Overdraft, Warning, WhenAway};
 #[cfg(all(feature = "redis", not(loom)))]
 pub use self::redis::{RedisAuthority, RedisAuthorityBuilder, RedisBuildError};
+#[cfg(not(loom))]
+pub use self::snapshot::{BreakerState, FleetStats};
 pub(crate) use self::wire::{Named, name};
 pub use self::wire::{WireHasher, WireKey};
 #[cfg(not(loom))]
@@ -159,10 +174,12 @@ pub use crate::limiter::{GlobalStatus, NoAnswer};
 /// What models and tests look into.
 pub(crate) mod internal {
     pub use super::dirty::Dirty;
-    pub use super::ledger::{Answered, Found, Ledger, Renewed, Spent, Terms};
+    pub use super::ledger::{Answered, Found, Ledger, Renewed, Spent, Terms, Wanted};
     pub use super::protocol::{Event, Protocol, Settings};
     pub use super::quota::{FleetQuota, QuotaRef};
     #[cfg(all(feature = "redis", not(loom)))]
     pub use super::redis::{Packed, SCRIPT, unpack};
+    #[cfg(not(loom))]
+    pub use super::snapshot::{Depths, snapshot};
     pub use super::stats::Counts;
 }

@@ -66,6 +66,9 @@ const SHORTEST_TIMEOUT: u64 = 50 * MILLI;
 /// The longest.
 const LONGEST_TIMEOUT: u64 = 2_000 * MILLI;
 
+/// Ticks in a minute.
+const MINUTE: u64 = 60_000 * MILLI;
+
 /// Nothing is admitted any more.
 const CLOSED: Terms =
     Terms { deadline: 0, denied_until: NEVER, room: 0, overdraft: 0, overdraft_from: NEVER, low: 0, away: false };
@@ -98,11 +101,41 @@ pub enum Event {
     Back,
     /// The authority has lost what it was told; so many batches are told again, and so many were too old for that.
     Gap {
+        /// Which shard.
+        shard: u16,
         /// Batches.
         repaired: u64,
         /// Batches.
         lost: u64,
     },
+    /// The authority can't make sense of what it has of this key.
+    Broken(WireName),
+    /// It can again.
+    Mended(WireName),
+}
+
+/// The longest wait for an answer, in this minute and the last.
+#[derive(Clone, Copy, Default, Debug)]
+struct Slowest {
+    minute: u64,
+    now: u64,
+    before: u64,
+}
+
+impl Slowest {
+    const fn at(self, now: u64) -> Self {
+        let minute = now / MINUTE;
+        match minute.saturating_sub(self.minute) {
+            0 => self,
+            1 => Self { minute, now: 0, before: self.now },
+            _ => Self { minute, now: 0, before: 0 },
+        }
+    }
+
+    fn note(&mut self, wait: u64, now: u64) {
+        *self = self.at(now);
+        self.now = self.now.max(wait);
+    }
 }
 
 /// Who a record of a batch is about.
@@ -163,6 +196,7 @@ pub struct Protocol {
     /// The round trip and how much it varies, smoothed, in ticks.
     round_trip: u64,
     variation: u64,
+    slowest: Slowest,
     /// How often the timeout is doubled, since of late no batch was answered at the first try.
     patience: u32,
     nodes: Option<u32>,
@@ -185,6 +219,7 @@ impl Protocol {
             breaker: Breaker::default(),
             round_trip: 0,
             variation: 0,
+            slowest: Slowest::default(),
             patience: 0,
             nodes: None,
             closing: false,
@@ -413,6 +448,18 @@ impl Protocol {
         self.round_trip
     }
 
+    /// The longest that a batch took from when it was first sent to its answer, in the last one to two minutes before `now`, in
+    /// ticks.
+    pub fn slowest(&self, now: u64) -> u64 {
+        let slowest = self.slowest.at(now);
+        slowest.now.max(slowest.before)
+    }
+
+    /// For how long the authority has not answered, all silences together, in ticks.
+    pub fn away(&self, now: u64) -> u64 {
+        self.counts.away + self.breaker.silent_since().map_or(0, |since| now.saturating_sub(since))
+    }
+
     /// How many nodes the authority knows of.
     pub const fn nodes(&self) -> Option<u32> {
         self.nodes
@@ -421,5 +468,10 @@ impl Protocol {
     /// Whether the authority does not answer.
     pub const fn is_silent(&self) -> bool {
         self.breaker.is_open()
+    }
+
+    /// Whether a try is under way while it does not.
+    pub const fn is_probing(&self) -> bool {
+        self.breaker.is_probing()
     }
 }

@@ -6,11 +6,14 @@
 //! | `packed.rs` | batches and replies as the script takes and gives them |
 //! | `slots.rs` | where keys lie in a cluster |
 //! | `supervisor.rs` | the connection: made, watched, and made anew |
+//! | `tls.rs` | certificates, for a server that is spoken to by TLS (feature `redis-tls`) |
 //! | `trouble.rs` | what went wrong, in words, and what becomes of the connection |
 
 mod packed;
 mod slots;
 mod supervisor;
+#[cfg(feature = "redis-tls")]
+mod tls;
 mod trouble;
 
 use std::fmt;
@@ -19,7 +22,7 @@ use std::thread;
 use std::time::Duration;
 
 use ::redis::io::tcp::{TcpSettings, socket2};
-use ::redis::{Client, ConnectionInfo, IntoConnectionInfo};
+use ::redis::{ConnectionInfo, IntoConnectionInfo};
 use tokio::sync::mpsc::{self, UnboundedSender};
 
 pub use self::packed::{Packed, unpack};
@@ -86,6 +89,8 @@ impl RedisAuthority {
             shards: SHARDS,
             connect_timeout: CONNECT_TIMEOUT,
             response_timeout: RESPONSE_TIMEOUT,
+            #[cfg(feature = "redis-tls")]
+            certificates: tls::Certificates::default(),
         }
     }
 }
@@ -119,6 +124,8 @@ pub struct RedisAuthorityBuilder {
     shards: u16,
     connect_timeout: Duration,
     response_timeout: Duration,
+    #[cfg(feature = "redis-tls")]
+    certificates: tls::Certificates,
 }
 
 impl RedisAuthorityBuilder {
@@ -149,11 +156,29 @@ impl RedisAuthorityBuilder {
         Self { response_timeout: timeout, ..self }
     }
 
+    /// Whom to trust to tell that a server at `rediss://` is who it says: certificates in PEM, one or more. They take the place of
+    /// those that the system trusts, which are the default (from where OpenSSL keeps them, or `SSL_CERT_FILE` and `SSL_CERT_DIR`
+    /// name).
+    #[cfg(feature = "redis-tls")]
+    pub fn root_certificates(mut self, pem: impl Into<Vec<u8>>) -> Self {
+        self.certificates.roots = Some(pem.into());
+        self
+    }
+
+    /// Who this client is, for a server that asks (`tls-auth-clients yes`, which is the default of Redis): a certificate with those
+    /// that lead to one that the server trusts, and its private key, both in PEM.
+    #[cfg(feature = "redis-tls")]
+    pub fn client_certificate(mut self, chain: impl Into<Vec<u8>>, key: impl Into<Vec<u8>>) -> Self {
+        self.certificates.client = Some((chain.into(), key.into()));
+        self
+    }
+
     /// Starts the thread. Nothing is connected to yet.
     ///
     /// # Errors
     ///
-    /// [`RedisBuildError`] if the address is none, the prefix has a brace, there are no shards, or the system has no thread left.
+    /// [`RedisBuildError`] if the address is none, the prefix has a brace, there are no shards, a certificate makes no sense, or the
+    /// system has no thread left.
     pub fn build(self) -> Result<RedisAuthority, RedisBuildError> {
         let info = self.connection_info()?;
         if self.key_prefix.contains(['{', '}']) {
@@ -163,7 +188,10 @@ impl RedisAuthorityBuilder {
             return Err(RedisBuildError::NoShards);
         }
         let address = info.addr().to_string();
-        let client = Client::open(info).map_err(|_| RedisBuildError::BadAddress)?;
+        #[cfg(feature = "redis-tls")]
+        let client = self.certificates.client(info)?;
+        #[cfg(not(feature = "redis-tls"))]
+        let client = ::redis::Client::open(info).map_err(|_| RedisBuildError::BadAddress)?;
         let prefix = &self.key_prefix;
         let settings = Settings {
             client,
@@ -190,11 +218,6 @@ impl RedisAuthorityBuilder {
         let is_tls = ["rediss:", "valkeys:"].iter().any(|scheme| self.url.trim_start().starts_with(scheme));
         if is_tls && !cfg!(feature = "redis-tls") {
             return Err(RedisBuildError::NoTls);
-        }
-        #[cfg(feature = "redis-tls")]
-        if is_tls {
-            // With none, or with more than one to choose from, rustls would panic.
-            _ = rustls::crypto::ring::default_provider().install_default();
         }
         let info = self.url.as_str().into_connection_info().map_err(|_| RedisBuildError::BadAddress)?;
         let keepalive = socket2::TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE);
@@ -236,6 +259,13 @@ pub enum RedisBuildError {
         /// The prefix that was refused.
         prefix: String,
     },
+    /// Certificates are given, and the address asks for no TLS.
+    CertificatesUnused,
+    /// A certificate or a key is not in PEM, or can't be used.
+    BadCertificate {
+        /// Why, without what is in it.
+        reason: String,
+    },
     /// There are no shards.
     NoShards,
     /// The system did not give a thread.
@@ -254,6 +284,12 @@ impl fmt::Display for RedisBuildError {
             ),
             Self::BraceInPrefix { prefix } => {
                 write!(f, "{prefix:?} can't begin keys: what is in braces decides where a key lies; leave them out")
+            }
+            Self::CertificatesUnused => f.write_str(
+                "certificates are given, and the address of the Redis server asks for no TLS: write rediss://, or leave them out",
+            ),
+            Self::BadCertificate { reason } => {
+                write!(f, "certificates for the Redis server can't be used: {reason}; give them in PEM, each with BEGIN and END")
             }
             Self::NoShards => f.write_str("an authority of 0 shards: give as many as the fleet has"),
             Self::NoThread(error) => write!(f, "the thread of the Redis authority could not be started: {error}"),

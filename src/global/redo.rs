@@ -29,7 +29,7 @@ pub(super) struct Log {
 /// What is to be told again.
 pub(super) struct Repairs {
     pub(super) records: Vec<Record>,
-    /// How many batches that makes good, and how many were too old.
+    /// How many batches that makes good, and how many were too old for that, in full or in part.
     pub(super) repaired: u64,
     pub(super) lost: u64,
 }
@@ -120,8 +120,8 @@ impl Log {
     /// What was told after the batch `have`, `last` being the last that was carried out.
     pub(super) fn since(&mut self, have: u64, last: Option<u64>) -> Repairs {
         let records = coalesce(self.effects.iter().map(|(_, effect)| effect).filter(|effect| effect.number > have));
-        let repaired = last.unwrap_or(have).saturating_sub(have);
         let lost = self.forgotten.saturating_sub(have);
+        let repaired = last.unwrap_or(have).saturating_sub(have).saturating_sub(lost);
         // They will be there again under the numbers of the repairs.
         while self.effects.back().is_some_and(|(_, effect)| effect.number > have) {
             self.effects.pop_back();

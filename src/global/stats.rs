@@ -1,10 +1,11 @@
 //! What a node has had to do with the authority so far.
 
-/// Counts of one node.
+/// Counts of one node, since it was started unless a line says otherwise. What they mean to a user is told in `snapshot.rs`.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-#[expect(missing_docs, reason = "internal as yet")]
+#[expect(missing_docs, reason = "told in `FleetStats`")]
 #[expect(clippy::exhaustive_structs, reason = "internal")]
 pub struct Counts {
+    /// Now.
     pub accounts: u64,
     pub batches: u64,
     pub records: u64,
@@ -12,12 +13,45 @@ pub struct Counts {
     pub timeouts: u64,
     pub errors: u64,
     pub silences: u64,
+    /// Ticks of the silences that are over.
+    pub away: u64,
     pub gaps: u64,
+    pub replayed_batches: u64,
+    pub replayed_records: u64,
     pub lost_batches: u64,
     pub lost_keys: u64,
-    pub broken: u64,
+    /// Now.
+    pub broken_keys: u64,
     pub granted: u64,
     pub returned: u64,
+    pub stranded: u64,
+    pub leased: u64,
     pub overdraft: u64,
-    pub away_granted: u64,
+    pub admitted_away: u64,
+    pub missed: u64,
+    pub full: u64,
+    pub overshoot: u64,
+}
+
+/// What was found out about one ledger and is not in [`Counts`] yet.
+#[derive(Clone, Copy, Default, Debug)]
+pub(super) struct Tally {
+    /// Negative if more was given back than taken since the last look.
+    pub(super) leased: i32,
+    pub(super) admitted_away: i32,
+    pub(super) overdraft: u32,
+    pub(super) missed: u32,
+    pub(super) full: u32,
+    pub(super) stranded: u32,
+}
+
+impl Counts {
+    pub(super) fn add(&mut self, tally: Tally) {
+        self.leased = self.leased.saturating_add_signed(tally.leased.into());
+        self.admitted_away = self.admitted_away.saturating_add_signed(tally.admitted_away.into());
+        self.overdraft += u64::from(tally.overdraft);
+        self.missed += u64::from(tally.missed);
+        self.full += u64::from(tally.full);
+        self.stranded += u64::from(tally.stranded);
+    }
 }

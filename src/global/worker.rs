@@ -8,9 +8,11 @@ use crossbeam_queue::SegQueue;
 
 use super::authority::{Authority, AuthorityError, Call, Reply};
 use super::dirty::Dirty;
-use super::fleet::{FleetStats, Shutdown};
-use super::link::{Link, Request};
+use super::fleet::Shutdown;
+use super::link::{self, Link, Request};
 use super::protocol::{Event, Protocol};
+use super::snapshot::{Depths, FleetStats, snapshot};
+use super::tell::Teller;
 use super::waiters::Waiters;
 use crate::ticks::{from_duration, to_duration};
 
@@ -54,8 +56,9 @@ pub(super) struct Worker {
     pub(super) protocol: Protocol,
     /// When to look at ledgers that are not urgent.
     pub(super) look_at: u64,
-    /// What the authority said when it failed a batch last.
-    pub(super) last_error: Option<String>,
+    pub(super) teller: Teller,
+    /// How often there were more ledgers with news than a queue holds.
+    pub(super) was_full: u64,
 }
 
 impl Worker {
@@ -69,7 +72,7 @@ impl Worker {
             self.link.hush();
             let now = self.link.clock().now().ticks();
             self.turn(&inbox, &mut waiters, now);
-            self.control.set_stats(FleetStats::of(&self.protocol, self.link.dirty().len() as u64));
+            self.control.set_stats(self.stats(now));
 
             if let Some(stop_at) = self.control.when_to_stop() {
                 if !closing && now < stop_at {
@@ -109,14 +112,16 @@ impl Worker {
             }
         }
         while let Some((shard, number, reply)) = inbox.pop() {
-            if let Err(error) = &reply {
-                self.last_error = Some(error.to_string());
+            match &reply {
+                Ok(_) => self.teller.answered(),
+                Err(error) => self.teller.failed(error, now),
             }
             self.protocol.on_reply(shard, number, reply, now);
         }
         let link = Arc::clone(&self.link);
         // Both are asked.
         if link.urgent().take_was_full() | link.dirty().take_was_full() {
+            self.was_full += 1;
             link.all_dirty().iter().for_each(|ledger| self.protocol.on_news(ledger, now));
         }
         self.take_news(link.urgent(), now);
@@ -132,8 +137,9 @@ impl Worker {
         }
         self.carry(inbox, now);
         for event in self.protocol.take_events() {
-            self.tell(event, waiters);
+            self.tell(event, waiters, now);
         }
+        self.teller.tell_of_keys();
         self.link.set_round_trip(self.protocol.round_trip());
     }
 
@@ -156,29 +162,22 @@ impl Worker {
         }
     }
 
-    fn tell(&self, event: Event, waiters: &mut Waiters) {
+    fn tell(&mut self, event: Event, waiters: &mut Waiters, now: u64) {
         match event {
             Event::Changed(ledger) => waiters.changed(&ledger),
             Event::Answered(number, answer) => waiters.answered(number, answer),
-            Event::Silent => {
-                let error = self.last_error.as_deref().unwrap_or("no answer in time");
-                tracing::warn!(
-                    target: "tollgate",
-                    error,
-                    "the authority does not answer: leases last as long as they live, and then each global quota's \
-                     `when_away` holds until it is back"
-                );
-            }
-            Event::Back => tracing::info!(target: "tollgate", "the authority answers again"),
-            Event::Gap { repaired, lost } => {
-                tracing::warn!(
-                    target: "tollgate",
-                    repaired,
-                    lost,
-                    "the authority has lost what it was told: batches that are known still are told again"
-                );
-            }
+            Event::Silent => self.teller.silent(),
+            Event::Back => self.teller.back(),
+            Event::Gap { shard, repaired, lost } => self.teller.gap(shard, repaired, lost, now),
+            Event::Broken(name) => self.teller.broken(name),
+            Event::Mended(name) => self.teller.mended(name),
         }
+    }
+
+    fn stats(&self, now: u64) -> FleetStats {
+        let dirty = self.link.dirty().len() + self.link.urgent().len();
+        let depths = Depths { dirty: dirty as u64, bound: 2 * link::QUEUE as u64, full: self.was_full };
+        snapshot(&self.protocol, depths, now)
     }
 
     /// Sleeps until there is something to do.

@@ -1,4 +1,6 @@
 //! A Redis server of the test's own: on a free port of this machine, in a folder of its own, with nothing saved.
+//!
+//! It is the `redis-server` on the PATH, or whatever program `TOLLGATE_REDIS_SERVER` names: Valkey's, or another version's.
 
 use std::io;
 use std::net::TcpListener;
@@ -96,16 +98,18 @@ pub(crate) fn free_port() -> u16 {
 
 fn spawn(port: u16, folder: &PathBuf, options: &[String]) -> Child {
     let port = port.to_string();
-    let mut command = Command::new("redis-server");
+    let program = std::env::var_os("TOLLGATE_REDIS_SERVER").unwrap_or_else(|| "redis-server".into());
+    let mut command = Command::new(&program);
     command.args(["--port", &port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--databases", "64"]);
     command.arg("--dir").arg(folder).arg("--logfile").arg(folder.join("log")).args(options);
     match command.stdout(Stdio::null()).stderr(Stdio::null()).spawn() {
         Ok(child) => child,
         Err(error) if error.kind() == io::ErrorKind::NotFound => panic!(
-            "these tests need a Redis server, and there is no `redis-server` on the PATH: install one, with \
-             `apt-get install redis-server` on Debian and Ubuntu or `brew install redis` on macOS"
+            "these tests need a Redis server, and there is no {}: install one, with `apt-get install redis-server` on \
+             Debian and Ubuntu or `brew install redis` on macOS, or name one in TOLLGATE_REDIS_SERVER",
+            program.display()
         ),
-        Err(error) => panic!("redis-server could not be started: {error}"),
+        Err(error) => panic!("{} could not be started: {error}", program.display()),
     }
 }
 

@@ -30,6 +30,7 @@ impl Protocol {
             }
         };
         let Some(under_way) = self.shards[shard].under_way.take() else { return };
+        self.slowest.note(now.saturating_sub(under_way.first_sent), now);
         if under_way.tries == 0 {
             self.measure_round_trip(now.saturating_sub(under_way.first_sent));
             self.patience = 0;
@@ -37,7 +38,9 @@ impl Protocol {
             // Which of the tries this answers is not known: Karn's algorithm, RFC 6298.
             self.patience = self.patience.max(under_way.tries).min(6);
         }
+        let silent_since = self.breaker.silent_since();
         if self.breaker.on_answer() {
+            self.counts.away += silent_since.map_or(0, |since| now.saturating_sub(since));
             self.events.push(Event::Back);
             self.end_the_silence(now);
         }
@@ -76,7 +79,9 @@ impl Protocol {
         let Repairs { records, repaired, lost } = this.log.since(have, this.after);
         self.counts.gaps += 1;
         self.counts.lost_batches += lost;
-        self.events.push(Event::Gap { repaired, lost });
+        self.counts.replayed_batches += repaired;
+        self.counts.replayed_records += records.len() as u64;
+        self.events.push(Event::Gap { shard: shard as u16, repaired, lost });
         // It knows nothing of this node at all, where that is 0.
         this.after = (have > 0).then_some(have);
         let UnderWay { batch, about, first_sent, .. } = under_way;
@@ -119,6 +124,7 @@ impl Protocol {
             let this = &mut self.shards[shard];
             let repairs = this.log.take(&lost_keys, under_way.batch.number);
             if !repairs.is_empty() {
+                self.counts.replayed_records += repairs.len() as u64;
                 this.repairs.push_back(repairs);
             }
         }
@@ -148,14 +154,16 @@ impl Protocol {
             account.returned = account.returned.saturating_add(report.returned);
             account.away_used = account.away_used.saturating_add(report.overdraft - overdraft);
             account.need = account.need.max(report.need);
-            account.is_broken = true;
             account.retry_at = now + rule.longest_life() * MICRO;
-            self.counts.broken += 1;
+            if !std::mem::replace(&mut account.is_broken, true) {
+                self.counts.broken_keys += 1;
+                self.events.push(Event::Broken(record.name));
+            }
             self.tell_watchers(place);
             self.visit(place, now);
             return;
         }
-        account.is_broken = false;
+        let is_mended = std::mem::take(&mut account.is_broken);
         let life = rule.life_at(time) * MICRO;
         let margin = (2 * MILLI).max(life / 1_000);
         account.heard_at = now;
@@ -213,7 +221,13 @@ impl Protocol {
         account.hold_until = if is_slow && report.need > 0 && answer.granted > 0 { terms.deadline } else { 0 };
         self.counts.granted += u64::from(answer.granted);
         self.counts.returned += u64::from(report.returned);
-        self.counts.overdraft += u64::from(overdraft);
+        if answer.room == 0 && answer.granted == 0 {
+            self.counts.overshoot += u64::from(report.overdraft);
+        }
+        if is_mended {
+            self.counts.broken_keys -= 1;
+            self.events.push(Event::Mended(record.name));
+        }
         self.tell_watchers(place);
         self.visit(place, now);
     }

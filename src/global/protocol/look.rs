@@ -27,6 +27,7 @@ impl Protocol {
         if away {
             self.help_itself(place, now);
         }
+        self.count(place);
         let Some(account) = self.account(place) else { return };
 
         let target = account.target(interval, longest);
@@ -110,8 +111,17 @@ impl Protocol {
         }
     }
 
+    /// Counts what was found out about an account.
+    pub(super) fn count(&mut self, place: u32) {
+        if let Some(account) = self.account(place) {
+            let tally = std::mem::take(&mut account.tally);
+            self.counts.add(tally);
+        }
+    }
+
     pub(super) fn forget(&mut self, place: u32) {
         let Some(account) = self.accounts.get_mut(place as usize).and_then(Option::take) else { return };
+        self.counts.broken_keys -= u64::from(account.is_broken);
         account.ledger.set_place(NOWHERE);
         self.free.push(place);
         self.counts.accounts -= 1;
@@ -134,7 +144,9 @@ impl Protocol {
         let Some(Some(account)) = self.accounts.get(place as usize) else { return false };
         let longest = account.ledger.quota().rule().longest_life() * MICRO;
         let is_silent = self.breaker.silent_since().is_some_and(|since| now >= since + longest);
-        (account.is_broken || is_silent) && !self.closing
+        // A key that is broken is asked about again in time.
+        let is_broken = account.is_broken && now < account.retry_at;
+        (is_broken || is_silent) && !self.closing
     }
 
     /// Gives a key what holds while the authority is away.
@@ -185,7 +197,6 @@ impl Protocol {
         account.deadline = terms.deadline;
         account.hold_until = terms.deadline;
         renew(account, terms, 0, grant, 0, now, window);
-        self.counts.away_granted += u64::from(grant);
         self.tell_watchers(place);
     }
 
@@ -205,19 +216,25 @@ pub(super) fn collect(account: &mut Account, keep: u32, now: u64, window: u64, i
 
 pub(super) fn collect_with(account: &mut Account, keep: impl Fn(u32) -> u32, now: u64, window: u64, interval: u64) {
     let found = account.ledger.collect(keep);
-    let (need, refused) = account.ledger.wanted();
+    let wanted = account.ledger.wanted();
     account.settle(found.balance + found.withdrawn, now, window);
     account.put = found.balance;
     account.note_withdrawn(found.withdrawn);
+    if !account.away && account.deadline > 0 && now >= account.deadline {
+        account.tally.stranded = account.tally.stranded.saturating_add(found.withdrawn);
+    }
     note_overdraft(account, found.overdraft, now, window);
-    account.need = account.need.max(need);
-    account.note_refused(refused, now, interval);
+    account.need = account.need.max(wanted.need);
+    account.tally.full = account.tally.full.saturating_add(wanted.full);
+    account.tally.missed = account.tally.missed.saturating_add(wanted.missed);
+    account.note_refused(wanted.full.saturating_add(wanted.missed), now, interval);
 }
 
 pub(super) fn note_overdraft(account: &mut Account, overdraft: u32, now: u64, window: u64) {
     let more = overdraft.saturating_sub(account.overdraft);
     account.overdraft = overdraft;
     if more > 0 {
+        account.tally.overdraft = account.tally.overdraft.saturating_add(more);
         account.note_admitted(more, now, window);
     }
 }

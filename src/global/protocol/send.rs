@@ -176,6 +176,7 @@ impl Protocol {
         account.wanted = want;
         account.is_sent = true;
         let record = Record { name: account.ledger.name(), rule, body: Body::Report(report) };
+        self.count(place);
         Some((record, About::Account { place, overdraft, kept }))
     }
 }

@@ -230,7 +230,9 @@ async fn carry_out(
         Err(error) => return Err(trouble(&error, "carry a batch out (EVALSHA)")),
     }
     .ok_or_else(|| {
-        Trouble::new(Fate::Leave, &settings.address, "its answer to a batch (EVALSHA) makes no sense: is it Redis?")
+        let what = "its answer to a batch (EVALSHA) makes no sense: is it Redis?";
+        let Trouble { error, fate } = Trouble::new(Fate::Leave, &settings.address, what);
+        Trouble { error: error.because_of("no Redis"), fate }
     })
 }
 

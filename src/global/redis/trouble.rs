@@ -42,7 +42,10 @@ impl Trouble {
 
     /// No connection.
     pub(super) fn unreachable(address: &str, after: Duration) -> Self {
-        let what = format!("no connection within {after:?}: see whether it runs, and whether a firewall is in the way");
+        let what = format!(
+            "asked to open a connection, and there was none within {after:?}: see whether it runs, whether a firewall is in the way, and \
+             whether it speaks TLS on that port if the address asks for that"
+        );
         Self::new(Fate::Lost, address, &what)
     }
 
@@ -55,70 +58,106 @@ impl Trouble {
             code => code,
         };
         let code = code.unwrap_or("ERR");
-        let (fate, wait, what) = match code {
+        use Fate::{Keep, Leave, Lost};
+        let (word, fate, wait, what) = match code {
             "READONLY" => (
-                Fate::Leave,
+                "READONLY",
+                Leave,
                 0,
                 "it is a replica and takes no writes (READONLY): have the address name the primary".to_owned(),
             ),
             "MASTERDOWN" => (
-                Fate::Leave,
+                "MASTERDOWN",
+                Leave,
                 100,
                 "it is a replica without its primary (MASTERDOWN): have the address name the primary".to_owned(),
             ),
-            "LOADING" => (Fate::Keep, 250, "it is still reading its data after a start (LOADING): wait".to_owned()),
-            "BUSY" => {
-                (Fate::Keep, 250, "another script keeps it busy (BUSY): end that with SCRIPT KILL, or wait".to_owned())
+            "LOADING" => {
+                ("LOADING", Keep, 250, "it is still reading its data after a start (LOADING): wait".to_owned())
             }
+            "BUSY" => (
+                "BUSY",
+                Keep,
+                250,
+                "another script keeps it busy (BUSY): end that with SCRIPT KILL, or wait".to_owned(),
+            ),
             "OOM" => (
-                Fate::Keep,
+                "OOM",
+                Keep,
                 1_000,
                 "it has no memory left (OOM): raise `maxmemory`, or let it evict (volatile-ttl)".to_owned(),
             ),
             "MISCONF" => (
-                Fate::Keep,
+                "MISCONF",
+                Keep,
                 1_000,
                 "it takes no writes since it can't save its data (MISCONF): see its log and its disk".to_owned(),
             ),
             "NOREPLICAS" => (
-                Fate::Keep,
+                "NOREPLICAS",
+                Keep,
                 1_000,
                 "it takes no writes without enough replicas (NOREPLICAS): see `min-replicas-to-write`".to_owned(),
             ),
             "CLUSTERDOWN" | "TRYAGAIN" => {
-                (Fate::Keep, 250, format!("its cluster is being rearranged or is incomplete ({code}): wait"))
+                ("CLUSTERDOWN", Keep, 250, format!("its cluster is being rearranged or is incomplete ({code}): wait"))
             }
             "MOVED" | "ASK" | "CROSSSLOT" => (
-                Fate::Keep,
+                "MOVED",
+                Keep,
                 1_000,
                 format!(
                     "it is one of several of a cluster, and keys lie on others ({code}): give it all slots, or another server"
                 ),
             ),
-            "NOAUTH" | "WRONGPASS" => {
-                (Fate::Leave, 1_000, format!("it refuses the log-in ({code}): see user and password in the address"))
-            }
-            "NOPERM" => (
-                Fate::Leave,
+            "NOAUTH" | "WRONGPASS" => (
+                "log-in",
+                Leave,
                 1_000,
-                format!("the user may not {purpose} (NOPERM): allow it what the documentation of RedisAuthority lists"),
+                format!("it refuses the log-in ({code}): see user and password in the address"),
+            ),
+            "NOPERM" => (
+                "NOPERM",
+                Leave,
+                1_000,
+                "the user may not do that (NOPERM): allow it what the documentation of RedisAuthority lists".to_owned(),
             ),
             _ => match error.kind() {
                 ErrorKind::AuthenticationFailed => {
-                    (Fate::Leave, 1_000, "it refuses the log-in: see user and password in the address".to_owned())
+                    ("log-in", Leave, 1_000, "it refuses the log-in: see user and password in the address".to_owned())
                 }
-                ErrorKind::Io => (Fate::Lost, 0, format!("the connection failed while it was to {purpose}: {error}")),
+                ErrorKind::Io if error.to_string().contains("invalid peer certificate") => (
+                    "certificate",
+                    Leave,
+                    1_000,
+                    format!(
+                        "its certificate is not accepted: {error}; give whoever has signed it as `root_certificates`, and have the \
+                         address say a name that the certificate is for"
+                    ),
+                ),
+                ErrorKind::Io if error.to_string().contains("received fatal alert") => (
+                    "certificate",
+                    Leave,
+                    1_000,
+                    format!(
+                        "it breaks off: {error}; if it asks clients who they are, give a `client_certificate` that it trusts"
+                    ),
+                ),
+                ErrorKind::Io => ("", Lost, 0, format!("the connection failed: {error}; see whether it runs there")),
                 ErrorKind::Server(_) | ErrorKind::Extension => {
-                    (Fate::Keep, 250, format!("it could not {purpose}: {code} {detail}"))
+                    ("ERR", Keep, 250, format!("it could not: {code} {detail}"))
                 }
-                _ => (Fate::Leave, 250, format!("it does not answer as Redis does when it is to {purpose}: {error}")),
+                _ => ("no Redis", Leave, 250, format!("it does not answer as Redis does: {error}")),
             },
         };
-        let trouble = Self::new(fate, address, &what);
-        match wait {
-            0 => trouble,
-            wait => Self { error: trouble.error.retry_after(Duration::from_millis(wait)), ..trouble },
+        let mut error = AuthorityError::new(format!("Redis at {address}, asked to {purpose}: {what}"));
+        if wait > 0 {
+            error = error.retry_after(Duration::from_millis(wait));
         }
+        if !word.is_empty() {
+            error = error.because_of(word);
+        }
+        Self { error, fate }
     }
 }
 

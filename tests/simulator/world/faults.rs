@@ -113,6 +113,7 @@ impl World<'_> {
             if node.protocol.unsettled() > 0 || !node.protocol.is_settled() {
                 return Err(format!("node {index} is not done: {:#?}", node.protocol));
             }
+            let mut in_all = 0;
             for (key, log) in self.log.iter().enumerate() {
                 let own = |admission: &&Admission| admission.node == node.id && admission.from != From::Authority;
                 let admitted: u64 = log.iter().filter(own).map(|admission| admission.units).sum();
@@ -120,6 +121,11 @@ impl World<'_> {
                 if told != admitted && !loses {
                     return Err(format!("node {index} admitted {admitted} of key {key}, and told of {told}"));
                 }
+                in_all += admitted;
+            }
+            let counts = node.protocol.counts;
+            if counts.leased + counts.overdraft + counts.admitted_away != in_all {
+                return Err(format!("node {index} admitted {in_all}, and counts {counts:?}"));
             }
         }
         Ok(())
