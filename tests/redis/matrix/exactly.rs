@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use tollgate::global::{Fleet, GlobalQuota, RedisAuthority, WhenAway};
+use tollgate::global::{Fleet, FleetStats, GlobalQuota, RedisAuthority, WhenAway};
 use tollgate::{Limiter, Plan, Source};
 
 use super::node::{KINDS, Kind, Load, Node, plan};
@@ -50,6 +50,11 @@ impl Auditor {
 
 /// Under load while `spoil` is at work, and then at rest.
 fn counts_once(spoil: impl Fn(&Proxy, &AtomicU32, bool)) {
+    counts(|_, proxy, loses, is_so| spoil(proxy, loses, is_so), false);
+}
+
+/// The same, also where the server `forgets` what it was told and is told again.
+fn counts(spoil: impl Fn(&Server, &Proxy, &AtomicU32, bool), forgets: bool) {
     let server = Server::new();
     let (proxy, loses, auditor) = (Proxy::to(server.port), Arc::default(), Auditor::of(&server));
     let nodes: Vec<_> = (0..PLENTY.nodes).map(|_| Node::start(&proxy.url(), &PLENTY, &loses)).collect();
@@ -62,18 +67,26 @@ fn counts_once(spoil: impl Fn(&Proxy, &AtomicU32, bool)) {
         }
     };
     wait_for("requests are admitted", &|| (0..KINDS.len()).all(|kind| admitted(kind) > 100));
-    spoil(&proxy, &loses, true);
+    spoil(&server, &proxy, &loses, true);
     let (begun, from) = (Instant::now(), admitted(0));
     while begun.elapsed() < Duration::from_secs(2) || admitted(0) < from + 100 {
         assert!(begun.elapsed() < PATIENT, "nothing is admitted any more");
         // All that was admitted on leases was counted before.
         let (admitted, counted) = (admitted(0), auditor.counted(&KINDS[0]));
-        assert!(counted >= admitted, "{counted} of {admitted} are counted");
+        assert!(forgets || counted >= admitted, "{counted} of {admitted} are counted");
         thread::sleep(Duration::from_millis(20));
     }
-    let resent: u64 = nodes.iter().map(|node| node.fleet.stats().resent).sum();
-    let was_spoilt = resent > 0 || proxy.accepted() > nodes.len() || proxy.doubled() > 0;
-    assert!(was_spoilt, "nothing was lost and nothing doubled");
+    let of_all = |count: fn(&FleetStats) -> u64| nodes.iter().map(|node| count(&node.fleet.stats())).sum::<u64>();
+    let is_spoilt = || {
+        let gaps = of_all(|stats| stats.gaps);
+        of_all(|stats| stats.resent) + gaps > 0 || proxy.accepted() > nodes.len() || proxy.doubled() > 0
+    };
+    wait_for("it is noticed", &is_spoilt);
+    if of_all(|stats| stats.lost_batches) > 0 {
+        // A machine so busy that all this took longer than anything is remembered for.
+        assert!(forgets);
+        return;
+    }
 
     // No more comes: what is left of leases is given back, and what was used is told, through the same bad network.
     let (fleets, logs): (Vec<_>, Vec<_>) = nodes.into_iter().map(Node::stop).unzip();
@@ -85,7 +98,7 @@ fn counts_once(spoil: impl Fn(&Proxy, &AtomicU32, bool)) {
         let what = format!("{}: the server counts the {} that were admitted", kind.plan, total(number));
         wait_for(&what, &|| auditor.counted(kind) == total(number));
     }
-    spoil(&proxy, &loses, false);
+    spoil(&server, &proxy, &loses, false);
     for fleet in fleets {
         let end = fleet.shutdown(PATIENT);
         assert!(end.is_settled, "{end:?}");
@@ -109,6 +122,33 @@ fn a_fifth_of_the_answers_lost_with_their_connection() {
 #[test]
 fn every_request_carried_out_twice() {
     counts_once(|proxy, _, is_so| proxy.double(is_so));
+}
+
+#[test]
+fn everything_forgotten() {
+    let flush = |server: &Server| redis::cmd("FLUSHALL").exec(&mut server.connection()).unwrap();
+    counts(
+        |server, _, _, is_so| {
+            if is_so {
+                flush(server)
+            }
+        },
+        true,
+    );
+}
+
+#[test]
+fn everything_forgotten_while_answers_are_lost() {
+    let flush = |server: &Server| redis::cmd("FLUSHALL").exec(&mut server.connection()).unwrap();
+    counts(
+        |server, _, loses, is_so| {
+            loses.store(if is_so { 200 } else { 0 }, Ordering::SeqCst);
+            if is_so {
+                flush(server);
+            }
+        },
+        true,
+    );
 }
 
 #[test]

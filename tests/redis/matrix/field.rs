@@ -11,7 +11,7 @@ use tollgate::global::{FleetStats, WhenAway};
 
 use super::judge::Dates;
 use super::node::{Admitted, Apart, KINDS, Load, Node, STEADY};
-use super::rows::{Loss, Path, Row};
+use super::rows::{Loss, Path, Row, silent};
 use crate::live::assert_all_end;
 use crate::proxy::Proxy;
 use crate::server::{PATIENT, Server};
@@ -88,6 +88,17 @@ impl Field {
         thread::sleep(self.course.fault);
     }
 
+    /// The same, and until a node has noticed: one that is used to a server that takes long is patient.
+    pub(crate) fn last_until_silent(&self) {
+        let before = self.seen();
+        self.last();
+        let begun = Instant::now();
+        while !silent(&before, &self.seen()) {
+            assert!(begun.elapsed() < PATIENT, "no node notices");
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
     pub(crate) fn config(&mut self, name: &str, value: &str) {
         cmd("CONFIG").arg("SET").arg(name).arg(value).exec(&mut self.admin).unwrap();
     }
@@ -97,7 +108,7 @@ impl Field {
     }
 
     /// All nodes together.
-    fn seen(&self) -> Seen {
+    pub(crate) fn seen(&self) -> Seen {
         let mut seen = Seen { accepted: self.proxy.accepted() as u64, ..Seen::default() };
         for node in &self.nodes {
             let FleetStats { silences, batches, resent, timeouts, errors, gaps, lost_batches, .. } = node.fleet.stats();

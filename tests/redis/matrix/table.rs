@@ -26,6 +26,31 @@ const COURSE: Course =
 /// Where the tables go.
 const VARIABLE: &str = "TOLLGATE_FAULTS";
 
+const BOUNDS: &str = "\
+The worst window of each quota in percent of its limit, by what it does while the authority is away and its overdraft.
+*At most* is what the bounds above add up to for `Deny` and for `Local` with an overdraft of 0; one of 1 adds 0.1 a node.
+*Batches lost* are those that nodes declared as too old to be told again.
+
+";
+
+const SERVICE: &str = "\
+What is admitted in percent of what the limit allows, in the 5 s of the fault and in the 10 s after it; how long after the
+fault the last node is admitted on a lease again; how long a check takes meanwhile, on threads that sleep in between; and what
+the nodes send and use together in the background. An overdraft of 0.
+
+";
+
+const HOT: &str = "\
+One key that eight nodes flood, 1,000 in 10 s.
+
+";
+
+const TAILS: &str = "\
+What a thread sees that does nothing but check a hundred keys, with a quota of its node beside that of the fleet. Ratios are of
+the p50, p99 and p99.9.
+
+";
+
 #[test]
 #[ignore = "takes a quarter of an hour; run by scripts/faults"]
 fn all_faults() {
@@ -97,7 +122,7 @@ fn all_faults() {
         ]);
     }
 
-    let all = format!("{bounds}\n\n{service}\n\n{hot}\n\n{tails}\n");
+    let all = format!("{BOUNDS}{bounds}\n\n{SERVICE}{service}\n\n{HOT}{hot}\n\n{TAILS}{tails}\n");
     println!("{all}");
     if let Some(path) = std::env::var_os(VARIABLE) {
         std::fs::write(path, all).unwrap();
