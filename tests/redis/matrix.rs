@@ -24,8 +24,14 @@ use self::field::{Course, Outcome, play};
 use self::node::{KINDS, Load};
 use self::rows::Row;
 
-const SHORT: Load =
-    Load { limit: 60, window: Duration::from_secs(1), interval: Duration::from_millis(40), nodes: 3, rate: 300 };
+const SHORT: Load = Load {
+    limit: 60,
+    window: Duration::from_secs(1),
+    interval: Duration::from_millis(40),
+    nodes: 3,
+    rate: 300,
+    calm: 20,
+};
 
 const BRIEF: Course = Course {
     before: Duration::from_millis(400),

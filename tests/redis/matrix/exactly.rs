@@ -21,6 +21,7 @@ const PLENTY: Load = Load {
     interval: Duration::from_millis(20),
     nodes: 3,
     rate: 1_000,
+    calm: 4,
 };
 
 /// What the server counts, asked by a node of its own.

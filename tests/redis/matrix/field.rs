@@ -205,20 +205,22 @@ pub(crate) fn play(row: &Row, load: Load, course: Course) -> Outcome {
     let struck = clock.raw();
     (row.fault)(&mut field);
     let lifted = clock.raw();
-    let rest = course.fault.saturating_sub(Duration::from_nanos(nanos(lifted) - nanos(struck)));
-    thread::sleep(rest);
-    let (over, during, busy_after) = (clock.raw(), field.seen(), busy());
-    field.enter(2);
-
     let alive = field.nodes.len() + usize::from(field.apart.is_some());
-    let mut recovery = 0;
+    let (mut recovery, mut end) = (None, None);
     wait_for(row, "each node is admitted on leases again", || {
-        let leased = field.leased(STEADY);
-        // The instants of those that were first to come back do not matter, and the last is seen within a millisecond.
-        let is_back = leased.len() == alive && leased.iter().all(|at| *at > lifted);
-        recovery = nanos(clock.raw()) - nanos(lifted);
-        is_back
+        let now = clock.raw();
+        if end.is_none() && nanos(now) >= nanos(struck) + course.fault.as_nanos() as u64 {
+            end = Some((now, field.seen(), busy()));
+            field.enter(2);
+        }
+        if recovery.is_none() {
+            let leased = field.leased(STEADY);
+            let is_back = leased.len() == alive && leased.iter().all(|at| *at > lifted);
+            recovery = is_back.then(|| nanos(now) - nanos(lifted));
+        }
+        recovery.is_some() && end.is_some()
     });
+    let ((over, during, busy_after), recovery) = (end.unwrap(), recovery.unwrap());
     for (number, kind) in KINDS.iter().enumerate() {
         wait_for(row, kind.plan, || field.leased(number).iter().any(|at| *at > lifted));
     }

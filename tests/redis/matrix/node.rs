@@ -27,6 +27,8 @@ pub(crate) struct Load {
     pub(crate) nodes: usize,
     /// Requests a second that come to each node, of each quota.
     pub(crate) rate: u64,
+    /// Calm kinds get one of so many.
+    pub(crate) calm: u64,
 }
 
 /// A quota that the load is measured by.
@@ -34,14 +36,18 @@ pub(crate) struct Kind {
     pub(crate) plan: &'static str,
     pub(crate) overdraft: u32,
     pub(crate) when_away: WhenAway,
+    /// Whether less comes than there is, and not much more.
+    pub(crate) is_calm: bool,
 }
 
 /// All kinds are under the same load on the same nodes at the same time.
-pub(crate) const KINDS: [Kind; 4] = [
-    Kind { plan: "deny, 0", overdraft: 0, when_away: WhenAway::Deny },
-    Kind { plan: "deny, 1", overdraft: 1, when_away: WhenAway::Deny },
-    Kind { plan: "local, 0", overdraft: 0, when_away: WhenAway::Local },
-    Kind { plan: "local, 1", overdraft: 1, when_away: WhenAway::Local },
+pub(crate) const KINDS: [Kind; 6] = [
+    Kind { plan: "deny, 0", overdraft: 0, when_away: WhenAway::Deny, is_calm: false },
+    Kind { plan: "deny, 1", overdraft: 1, when_away: WhenAway::Deny, is_calm: false },
+    Kind { plan: "local, 0", overdraft: 0, when_away: WhenAway::Local, is_calm: false },
+    Kind { plan: "local, 1", overdraft: 1, when_away: WhenAway::Local, is_calm: false },
+    Kind { plan: "calm, deny", overdraft: 0, when_away: WhenAway::Deny, is_calm: true },
+    Kind { plan: "calm, local", overdraft: 0, when_away: WhenAway::Local, is_calm: true },
 ];
 
 /// One more, of which there is always some left: it is admitted if and only if there is a lease.
@@ -177,6 +183,9 @@ fn drive(limiter: &Limiter, load: &Load, watch: &Watch, mut admit: impl FnMut(Ad
         while sent < due {
             sent += 1;
             for (kind, plan) in plans.iter().enumerate() {
+                if kind < STEADY && KINDS[kind].is_calm && sent % load.calm != 0 {
+                    continue;
+                }
                 let before = clock.raw();
                 let decision = plan.check("alice");
                 let after = clock.raw();
@@ -218,6 +227,7 @@ impl Apart {
             load.window.as_millis().to_string(),
             load.interval.as_millis().to_string(),
             load.rate.to_string(),
+            load.calm.to_string(),
         ];
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["--exact", "matrix::node::a_node_in_a_process_of_its_own", "--ignored", "--nocapture"]);
@@ -278,6 +288,7 @@ fn a_node_in_a_process_of_its_own() {
         interval: Duration::from_millis(number(4)),
         nodes: 1,
         rate: number(5),
+        calm: number(6),
     };
     let fleet = fleet(RedisAuthority::builder(told[0]).build().unwrap(), &load);
     let limiter = limiter(&fleet, &load);
