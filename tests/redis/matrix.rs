@@ -31,6 +31,7 @@ const SHORT: Load = Load {
     nodes: 3,
     rate: 300,
     calm: 20,
+    subs: None,
 };
 
 const BRIEF: Course = Course {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use tollgate::global::{Fleet, FleetStats, GlobalQuota, RedisAuthority, WhenAway};
 use tollgate::{Limiter, Plan, Source};
 
-use super::node::{KINDS, Kind, Load, Node, plan};
+use super::node::{KINDS, Kind, Load, Log, Node, plan};
 use crate::live::assert_all_end;
 use crate::proxy::Proxy;
 use crate::server::{PATIENT, Server};
@@ -22,6 +22,8 @@ const PLENTY: Load = Load {
     nodes: 3,
     rate: 1_000,
     calm: 4,
+    // A lease lives for a fifth of a second at most, so that nodes soon decide for themselves.
+    subs: Some(6_000),
 };
 
 /// What the server counts, asked by a node of its own.
@@ -49,6 +51,72 @@ impl Auditor {
     }
 }
 
+fn wait_for(what: &str, is_so: &dyn Fn() -> bool) {
+    let begun = Instant::now();
+    while !is_so() {
+        assert!(begun.elapsed() < PATIENT, "it never comes that {what}");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Nodes to which nothing comes any more, and what each kind was admitted.
+struct End {
+    fleets: Vec<Fleet>,
+    admitted: Vec<u64>,
+}
+
+/// Ends the load, and waits until the server counts what was admitted: what is left of leases is given back, and what was used
+/// is told, through the same bad network.
+fn rest(auditor: &Auditor, nodes: Vec<Node>) -> End {
+    let (fleets, logs): (Vec<_>, Vec<_>) = nodes.into_iter().map(Node::stop).unzip();
+    let of_kind = |kind| move |log: &Log| log.admitted.iter().filter(|one| one.kind == kind).count() as u64;
+    let admitted: Vec<u64> = (0..KINDS.len()).map(|kind| logs.iter().map(of_kind(kind)).sum()).collect();
+    for (kind, admitted) in KINDS.iter().zip(&admitted) {
+        let begun = Instant::now();
+        loop {
+            let counted = auditor.counted(kind);
+            if counted == *admitted {
+                break;
+            }
+            assert!(begun.elapsed() < PATIENT, "{}: {counted} are counted, {admitted} were admitted", kind.plan);
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+    End { fleets, admitted }
+}
+
+impl End {
+    /// In good order, and nothing is counted that was not before.
+    fn of(self, auditor: &Auditor) {
+        for fleet in self.fleets {
+            let end = fleet.shutdown(PATIENT);
+            assert!(end.is_settled, "{end:?}");
+        }
+        for (kind, admitted) in KINDS.iter().zip(&self.admitted) {
+            assert_eq!(auditor.counted(kind), *admitted, "{}", kind.plan);
+        }
+    }
+}
+
+/// Under load while the server is away for so long that nodes decide for themselves, with some answers lost.
+fn counts_what_nodes_granted(away: impl Fn(&Server, bool)) {
+    let server = Server::new();
+    let (loses, auditor) = (Arc::new(AtomicU32::new(50)), Auditor::of(&server));
+    let nodes: Vec<_> = (0..PLENTY.nodes).map(|_| Node::start(&server.url(), &PLENTY, &loses)).collect();
+    let admitted = |node: &Node, kind| node.watch.admitted(kind);
+    wait_for("requests are admitted", &|| (0..KINDS.len()).all(|kind| admitted(&nodes[0], kind) > 100));
+    away(&server, true);
+    let decides = |node: &Node| node.watch.away.load(Ordering::SeqCst) > 1_000;
+    wait_for("nodes decide for themselves", &|| nodes.iter().all(decides));
+    away(&server, false);
+    let so_far: Vec<_> = nodes.iter().map(|node| admitted(node, 0)).collect();
+    wait_for("there are leases again", &|| {
+        nodes.iter().zip(&so_far).all(|(node, from)| admitted(node, 0) > from + 100)
+    });
+    rest(&auditor, nodes).of(&auditor);
+    assert_all_end(&mut server.connection());
+}
+
 /// Under load while `spoil` is at work, and then at rest.
 fn counts_once(spoil: impl Fn(&Proxy, &AtomicU32, bool)) {
     counts(|_, proxy, loses, is_so| spoil(proxy, loses, is_so), false);
@@ -60,13 +128,6 @@ fn counts(spoil: impl Fn(&Server, &Proxy, &AtomicU32, bool), forgets: bool) {
     let (proxy, loses, auditor) = (Proxy::to(server.port), Arc::default(), Auditor::of(&server));
     let nodes: Vec<_> = (0..PLENTY.nodes).map(|_| Node::start(&proxy.url(), &PLENTY, &loses)).collect();
     let admitted = |kind| nodes.iter().map(|node| node.watch.admitted(kind)).sum::<u64>();
-    let wait_for = |what: &str, is_so: &dyn Fn() -> bool| {
-        let begun = Instant::now();
-        while !is_so() {
-            assert!(begun.elapsed() < PATIENT, "it never comes that {what}");
-            thread::sleep(Duration::from_millis(5));
-        }
-    };
     wait_for("requests are admitted", &|| (0..KINDS.len()).all(|kind| admitted(kind) > 100));
     spoil(&server, &proxy, &loses, true);
     let (begun, from) = (Instant::now(), admitted(0));
@@ -89,24 +150,9 @@ fn counts(spoil: impl Fn(&Server, &Proxy, &AtomicU32, bool), forgets: bool) {
         return;
     }
 
-    // No more comes: what is left of leases is given back, and what was used is told, through the same bad network.
-    let (fleets, logs): (Vec<_>, Vec<_>) = nodes.into_iter().map(Node::stop).unzip();
-    let total = |kind: usize| {
-        let of_kind = |log: &super::node::Log| log.admitted.iter().filter(|one| one.kind == kind).count();
-        logs.iter().map(of_kind).sum::<usize>() as u64
-    };
-    for (number, kind) in KINDS.iter().enumerate() {
-        let what = format!("{}: the server counts the {} that were admitted", kind.plan, total(number));
-        wait_for(&what, &|| auditor.counted(kind) == total(number));
-    }
+    let end = rest(&auditor, nodes);
     spoil(&server, &proxy, &loses, false);
-    for fleet in fleets {
-        let end = fleet.shutdown(PATIENT);
-        assert!(end.is_settled, "{end:?}");
-    }
-    for (number, kind) in KINDS.iter().enumerate() {
-        assert_eq!(auditor.counted(kind), total(number), "{}", kind.plan);
-    }
+    end.of(&auditor);
     assert_all_end(&mut server.connection());
 }
 
@@ -150,6 +196,19 @@ fn everything_forgotten_while_answers_are_lost() {
         },
         true,
     );
+}
+
+#[test]
+fn what_nodes_granted_while_a_server_had_no_memory() {
+    counts_what_nodes_granted(|server, is_away| {
+        let most = if is_away { "1" } else { "0" };
+        redis::cmd("CONFIG").arg("SET").arg("maxmemory").arg(most).exec(&mut server.connection()).unwrap();
+    });
+}
+
+#[test]
+fn what_nodes_granted_while_a_server_was_stopped() {
+    counts_what_nodes_granted(|server, is_away| if is_away { server.pause() } else { server.resume() });
 }
 
 #[test]

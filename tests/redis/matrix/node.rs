@@ -29,6 +29,8 @@ pub(crate) struct Load {
     pub(crate) rate: u64,
     /// Calm kinds get one of so many.
     pub(crate) calm: u64,
+    /// How many sub-windows there are, as many as is usual if it is not said.
+    pub(crate) subs: Option<u16>,
 }
 
 /// A quota that the load is measured by.
@@ -158,6 +160,7 @@ fn fleet(authority: impl Authority, load: &Load) -> Fleet {
 /// A plan of that kind and nothing else.
 pub(crate) fn plan(kind: &Kind, load: &Load) -> Plan {
     let quota = GlobalQuota::sliding_window(load.limit, load.window).overdraft(kind.overdraft);
+    let quota = load.subs.map_or(quota, |subs| quota.sub_windows(subs));
     Plan::new([]).global(quota.when_away(kind.when_away))
 }
 
@@ -289,6 +292,7 @@ fn a_node_in_a_process_of_its_own() {
         nodes: 1,
         rate: number(5),
         calm: number(6),
+        subs: None,
     };
     let fleet = fleet(RedisAuthority::builder(told[0]).build().unwrap(), &load);
     let limiter = limiter(&fleet, &load);

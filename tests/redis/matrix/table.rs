@@ -24,6 +24,7 @@ const LOAD: Load = Load {
     nodes: 4,
     rate: 1_000,
     calm: 50,
+    subs: None,
 };
 
 const COURSE: Course =
