@@ -13,7 +13,9 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::Duration;
 
-use tollgate::global::{Authority, AuthorityError, Call, Fleet, GlobalQuota, MemoryAuthority, StartError, WhenAway};
+use tollgate::global::{
+    Answer, Authority, AuthorityError, Batch, Call, Fleet, GlobalQuota, MemoryAuthority, Reply, StartError, WhenAway,
+};
 use tollgate::{BuildError, Decision, Limiter, Plan, Policy, Quota, Reason, Source, TestClock, Unit};
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -396,4 +398,51 @@ fn a_token_bucket_that_the_fleet_shares_holds_its_burst() {
     let nodes = fleets.each_ref().map(|fleet| limiter(fleet, only(quota)));
     let admitted = (0..30).filter(|n| acquire(&nodes[n % 2], "alice", 1).is_allowed()).count();
     assert_eq!(admitted, 20);
+}
+
+/// An authority that makes no sense of what it has of any key while it is told so.
+#[derive(Clone)]
+struct Confused(MemoryAuthority, Arc<AtomicBool>);
+
+impl Authority for Confused {
+    fn call(&self, call: Call) {
+        let (batch, is_confused) = (Arc::clone(call.batch()), self.1.load(Ordering::SeqCst));
+        if !is_confused {
+            return self.0.call(call);
+        }
+        let status = Batch { node: 99, records: Vec::new(), ..(*batch).clone() };
+        self.0.call(Call::new(Arc::new(status), move |reply| {
+            let failed = |_| Answer { failed: true, ..Answer::default() };
+            call.answer(reply.map(|reply| match reply {
+                Reply::Done { time, nodes, .. } => {
+                    Reply::Done { time, nodes, answers: batch.records.iter().map(failed).collect() }
+                }
+                other => other,
+            }));
+        }));
+    }
+}
+
+#[test]
+fn a_key_that_an_authority_can_not_read_is_on_leases_again_once_it_can() {
+    for away in [WhenAway::Deny, WhenAway::Local, WhenAway::Allow] {
+        let is_confused = Arc::new(AtomicBool::new(true));
+        let authority = Confused(MemoryAuthority::new(), Arc::clone(&is_confused));
+        let interval = Duration::from_millis(10);
+        let fleet = Fleet::builder(authority).interval(interval).start().unwrap();
+        let quota = GlobalQuota::sliding_window(1_000_000, Duration::from_millis(250)).overdraft(0).when_away(away);
+        let limiter = limiter(&fleet, only(quota));
+        // As long as it can't, the policy holds.
+        let until = |is_so: &dyn Fn(&Decision) -> bool| {
+            while !is_so(&limiter.check("alice")) {
+                thread::sleep(Duration::from_millis(1));
+            }
+        };
+        match away {
+            WhenAway::Deny => until(&|decision| decision.is_denied() && decision.source() == Source::Away),
+            _ => until(&|decision| decision.is_allowed() && decision.source() == Source::Away),
+        }
+        is_confused.store(false, Ordering::SeqCst);
+        until(&|decision| decision.is_allowed() && decision.source() == Source::Lease);
+    }
 }

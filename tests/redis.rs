@@ -18,6 +18,8 @@ mod faults;
 mod live;
 #[path = "redis/lua.rs"]
 mod lua;
+#[path = "redis/matrix.rs"]
+mod matrix;
 #[path = "redis/named.rs"]
 mod named;
 #[path = "redis/proxy.rs"]

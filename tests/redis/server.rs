@@ -58,16 +58,28 @@ impl Server {
         self.child.wait().unwrap();
     }
 
-    /// Starts it again after a crash, empty.
+    /// Has it save all it has, and end.
+    pub(crate) fn save_and_end(&mut self) {
+        // The connection ends with the server.
+        _ = redis::cmd("SHUTDOWN").arg("SAVE").exec(&mut self.connection());
+        assert!(self.child.wait().unwrap().success());
+    }
+
+    /// Starts it again, with what it has saved, and waits for it.
     pub(crate) fn start_again(&mut self) {
         let begun = Instant::now();
         while begun.elapsed() < PATIENT {
-            self.child = spawn(self.port, &self.folder, &self.options);
+            self.begin_again();
             if comes_up(&mut self.child, self.port) {
                 return;
             }
         }
         panic!("the server did not come up again");
+    }
+
+    /// Starts it again.
+    pub(crate) fn begin_again(&mut self) {
+        self.child = spawn(self.port, &self.folder, &self.options);
     }
 
     /// Has the system run none of it until [`resume`](Self::resume).
@@ -79,9 +91,14 @@ impl Server {
         self.signal("-CONT");
     }
 
-    fn signal(&self, signal: &str) {
-        assert!(Command::new("kill").args([signal, &self.child.id().to_string()]).status().unwrap().success());
+    fn signal(&self, name: &str) {
+        signal(&self.child, name);
     }
+}
+
+/// Sends a process a signal, which is called as `kill` calls it.
+pub(crate) fn signal(child: &Child, name: &str) {
+    assert!(Command::new("kill").args([name, &child.id().to_string()]).status().unwrap().success());
 }
 
 impl Drop for Server {

@@ -24,6 +24,8 @@ impl Protocol {
             account.returned = 0;
         }
         account.measure(now, interval);
+        // Whatever this node does meanwhile, only the authority can tell that it makes sense of the key again.
+        let retries = account.is_broken && now >= account.retry_at && (account.need > 0 || account.has_news());
         if away {
             self.help_itself(place, now);
         }
@@ -44,13 +46,14 @@ impl Protocol {
         let urgent =
             account.need > account.put || account.overdraft > 0 || (is_low && !account.away) || is_late || is_replaced;
         let due = urgent
+            || retries
             || closing
             || account.returned > 0
             || (account.away && !away)
             || (account.away_used > 0 && !account.away)
             || ((is_idle || is_much) && !account.away);
         let waits = account.is_broken && now < account.retry_at && !closing;
-        let is_some = account.has_news() || account.put > 0 || account.need > 0 || is_low;
+        let is_some = account.has_news() || account.put > 0 || account.need > 0 || is_low || retries;
 
         if due && is_some && !waits && !account.is_sent {
             self.queue(place, urgent || closing);

@@ -197,9 +197,10 @@ impl Supervisor {
     fn leave(&mut self, why: &AuthorityError) {
         self.link = Link::Down;
         self.wait = (self.wait * 2).clamp(FIRST_WAIT, LONGEST_WAIT);
-        // From three quarters of the wait to five quarters, so that nodes do not come all at once.
+        // From a half of the wait to all of it, so that nodes do not come all at once. A fleet waits for so long too before it
+        // asks again: were this longer, it would ask in vain, and wait once more.
         let part = crate::hasher::random() % 512;
-        let wait = (self.wait * (768 + part as u32) / 1_024).max(why.wait().unwrap_or_default());
+        let wait = (self.wait * (512 + part as u32) / 1_024).max(why.wait().unwrap_or_default());
         self.not_before = Some((Instant::now() + wait, why.clone()));
     }
 }
