@@ -19,13 +19,13 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use comfy_table::presets::ASCII_MARKDOWN;
 use comfy_table::{CellAlignment, Table};
-use peers::{HOURLY, PLENTY, Subject, coarse, governor, plans, string_key, tollgate};
+use peers::{HOURLY, Many, PLENTY, Subject, coarse, fixed, governor, plans, string_key, tollgate};
 use tollgate::{Clock, DirectLimiter, Quota};
 
 const CHECKS: u64 = 10_000;
 
 /// What is counted, by the name of its row.
-const ROWS: [(&str, fn()); 15] = [
+const ROWS: [(&str, fn()); 20] = [
     ("TSC + load + CAS", floor),
     ("direct, allowed: tollgate", || {
         let limiter = DirectLimiter::new(Quota::per_second(4_000_000_000)).unwrap();
@@ -50,9 +50,16 @@ const ROWS: [(&str, fn()); 15] = [
     }),
     ("string, hot key, allowed: tollgate", || keyed(&tollgate(PLENTY))),
     ("string, hot key, allowed: tollgate, coarse", || keyed(&coarse(PLENTY))),
+    ("string, hot key, allowed: fixed", || keyed(&fixed(PLENTY, 1_000, Clock::precise()))),
+    ("string, hot key, allowed: fixed, coarse", || keyed(&fixed(PLENTY, 1_000, Clock::coarse().unwrap()))),
+    ("string, hot key, allowed: fixed, coarse, 8 at a time", || {
+        eight(&Many(fixed(PLENTY, 1_000, Clock::coarse().unwrap())))
+    }),
     ("string, hot key, allowed: governor", || keyed(&governor(PLENTY))),
     ("string, hot key, denied: tollgate", || keyed(&tollgate(HOURLY))),
     ("string, hot key, denied: tollgate, coarse", || keyed(&coarse(HOURLY))),
+    ("string, hot key, denied: fixed", || keyed(&fixed(HOURLY, 1_000, Clock::precise()))),
+    ("string, hot key, denied: fixed, coarse", || keyed(&fixed(HOURLY, 1_000, Clock::coarse().unwrap()))),
     ("string, hot key, denied: governor", || keyed(&governor(HOURLY))),
     ("string, hot key, allowed: a named plan", || {
         let limiter = plans(PLENTY);
@@ -115,6 +122,19 @@ fn floor() {
 
 fn on_coarse(quota: Quota) -> DirectLimiter {
     DirectLimiter::with_clock(quota, Clock::coarse().unwrap()).unwrap()
+}
+
+/// The count is of each of eight.
+fn eight(subject: &impl Subject<String>) {
+    let keys = [string_key(1)];
+    let order = vec![0; CHECKS as usize];
+    repeat_once(|| subject.check_all(&keys, &order));
+}
+
+/// What valgrind looks for by its name.
+#[inline(never)]
+fn repeat_once(check: impl FnOnce()) {
+    check();
 }
 
 fn keyed(subject: &impl Subject<String>) {
