@@ -162,47 +162,62 @@ impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Limiter<K, S, T> {
     }
 
     /// Takes `cost` requests of `key`. Most plans have one quota of requests, and that is done right here.
-    #[inline]
+    // Always: who asks no more than whether it is allowed has then nothing written to memory, 8 of 30 ns.
+    #[inline(always)]
     pub(crate) fn take(&self, key: &K, given: Option<PlanId>, cost: u64, time: impl Time) -> Decision {
-        // Made here and not in there, so that who asks no more than whether it is allowed has nothing written to memory.
         match self.take_simple(key, given, cost, &|| time.now()) {
-            Taking::Done(false, seen) if time.doubts(seen.stands_for()) => {
-                self.take_again(key, given, cost, time.latest())
+            Some((false, seen)) if time.doubts(seen.stands_for()) => {
+                self.take_otherwise(key, given, cost, time.latest())
             }
-            Taking::Done(allowed, seen) => seen.decision(allowed),
-            Taking::Paired => match self.take_paired(key, given, cost, &|| time.now()) {
-                Some(pair) => pair.decision(),
-                None => self.ask(key, given, Ask::of_costs(&[(Unit::REQUESTS, cost)]), time),
-            },
-            Taking::Else => self.ask(key, given, Ask::of_costs(&[(Unit::REQUESTS, cost)]), time),
+            Some((allowed, seen)) => seen.decision(allowed),
+            None => self.take_otherwise(key, given, cost, time),
         }
     }
 
-    /// Out of line: few clocks are ever doubted.
-    #[cold]
+    /// The same, for whatever plan.
     #[inline(never)]
-    fn take_again(&self, key: &K, given: Option<PlanId>, cost: u64, now: Now) -> Decision {
-        self.take(key, given, cost, now)
+    fn take_otherwise(&self, key: &K, given: Option<PlanId>, cost: u64, time: impl Time) -> Decision {
+        match self.take_paired(key, given, cost, &|| time.now()) {
+            Some(pair) => pair.decision(),
+            None => self.ask(key, given, Ask::of_costs(&[(Unit::REQUESTS, cost)]), time),
+        }
     }
 
     /// Takes `cost` requests, if it can be anything at all, of a known key, if its plan has one quota of requests.
-    #[inline]
-    fn take_simple(&self, key: &K, given: Option<PlanId>, cost: u64, clock: &impl Fn() -> Now) -> Taking {
+    #[inline(always)]
+    fn take_simple(&self, key: &K, given: Option<PlanId>, cost: u64, clock: &impl Fn() -> Now) -> Option<(bool, Seen)> {
+        match self.inner.current.only() {
+            Some(policy) => self.take_by(policy, key, given, cost, clock),
+            None => self.take_by_later(key, given, cost, clock),
+        }
+    }
+
+    /// Out of line, so that the other is not.
+    #[inline(never)]
+    fn take_by_later(
+        &self,
+        key: &K,
+        given: Option<PlanId>,
+        cost: u64,
+        clock: &impl Fn() -> Now,
+    ) -> Option<(bool, Seen)> {
+        self.take_by(&self.inner.current.get(), key, given, cost, clock)
+    }
+
+    #[inline(always)]
+    fn take_by(
+        &self,
+        policy: &Compiled<K>,
+        key: &K,
+        given: Option<PlanId>,
+        cost: u64,
+        clock: &impl Fn() -> Now,
+    ) -> Option<(bool, Seen)> {
         let Inner { current, store, .. } = &*self.inner;
-        let policy = current.get();
         let plan = policy.plan_of(key, given);
-        let Some(quota) = plan.simple.as_ref() else {
-            return if plan.is_paired { Taking::Paired } else { Taking::Else };
-        };
         // What can take nothing must not leave a key behind either.
-        if cost == 0 || cost > quota.burst() {
-            return Taking::Else;
-        }
-        let version = policy.plans.version;
-        match store.take_one(store.hash(key), key, plan, quota, cost, version, || current.version(), clock) {
-            Some((allowed, seen)) => Taking::Done(allowed, seen),
-            None => Taking::Else,
-        }
+        let quota = plan.simple.as_ref().filter(|quota| cost != 0 && cost <= quota.burst())?;
+        store.take_one(store.hash(key), key, plan, quota, cost, policy.plans.version, || current.version(), clock)
     }
 
     /// Takes `cost` requests, if it is allowed, of a known key with a lease of the only global quota of its plan, and at most one
@@ -211,6 +226,9 @@ impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Limiter<K, S, T> {
         let Inner { current, store, .. } = &*self.inner;
         let policy = current.get();
         let plan = &**policy.plan_of(key, given);
+        if !plan.is_paired {
+            return None;
+        }
         let version = policy.plans.version;
         store.visit(key, plan, version, |state, id| {
             (state.is_of(version) && current.is(version))
@@ -383,16 +401,6 @@ impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Limiter<K, S, T> {
     pub(crate) fn clock(&self) -> &Clock {
         &self.inner.clock
     }
-}
-
-/// What came of a plain check.
-enum Taking {
-    /// The decision.
-    Done(bool, Seen),
-    /// Its plan has one global quota, and may have one other.
-    Paired,
-    /// It takes more than this.
-    Else,
 }
 
 /// The answer of `plan`, which in shadow mode is never a denial.
