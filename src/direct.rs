@@ -93,7 +93,7 @@ impl DirectLimiter {
     #[inline]
     fn take(&self, cost: u64, time: impl Time) -> Decision {
         let (allowed, seen) = self.inner.visited().take_seen(&self.inner.quota, cost, || time.now());
-        if !allowed && time.doubts(seen.stands_for()) {
+        if !allowed && time.doubts(&seen) {
             return self.inner.visited().take(&self.inner.quota, cost, || time.latest());
         }
         seen.decision(allowed)

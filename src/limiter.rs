@@ -166,9 +166,7 @@ impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Limiter<K, S, T> {
     pub(crate) fn take(&self, key: &K, given: Option<PlanId>, cost: u64, time: impl Time) -> Decision {
         // Made here and not in there, so that who asks no more than whether it is allowed has nothing written to memory.
         match self.take_simple(key, given, cost, &|| time.now()) {
-            Taking::Done(false, seen) if time.doubts(seen.stands_for()) => {
-                self.take_again(key, given, cost, time.latest())
-            }
+            Taking::Done(false, seen) if time.doubts(&seen) => self.take_again(key, given, cost, time.latest()),
             Taking::Done(allowed, seen) => seen.decision(allowed),
             Taking::Paired => match self.take_paired(key, given, cost, &|| time.now()) {
                 Some(pair) => pair.decision(),
@@ -247,7 +245,7 @@ impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Limiter<K, S, T> {
                 })?
             });
             let Some(verdict) = verdict else { continue };
-            if verdict.denied == Some(Cause::Quota) && !doubted && time.doubts(verdict.seen.stands_for()) {
+            if verdict.denied == Some(Cause::Quota) && !doubted && time.doubts(&verdict.seen) {
                 doubted = true;
                 continue;
             }
