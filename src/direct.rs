@@ -134,7 +134,8 @@ impl DirectLimiter {
         self.inner.visited().refund(&self.inner.quota, &allow, || now);
     }
 
-    /// The time by this limiter's clock, for many checks at one instant.
+    /// The time by this limiter's clock, for many checks at one instant. Of a [coarse clock](Clock::coarse) it is what was
+    /// published last, and checks that are given it are taken at their word: a denial is not looked at twice.
     #[inline]
     pub fn now(&self) -> Now {
         self.inner.clock.now()

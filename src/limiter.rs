@@ -371,7 +371,8 @@ impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Limiter<K, S, T> {
         self.len() == 0
     }
 
-    /// The time by this limiter's clock, for many checks at one instant.
+    /// The time by this limiter's clock, for many checks at one instant. Of a [coarse clock](Clock::coarse) it is what was
+    /// published last, and checks that are given it are taken at their word: a denial is not looked at twice.
     #[inline]
     pub fn now(&self) -> Now {
         self.inner.clock.now()
