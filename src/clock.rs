@@ -5,6 +5,7 @@ mod coarse;
 
 use std::time::Instant;
 
+use crate::decision::Seen;
 use crate::ticks::{MAX_NOW, Now, PER_NANO};
 
 #[cfg(not(loom))]
@@ -80,11 +81,20 @@ impl Clock {
     pub fn now(&self) -> Now {
         match &self.0 {
             Source::Precise(counter) => counter.now(),
-            Source::Std(origin) => std_now(*origin),
             #[cfg(not(loom))]
             Source::Coarse(clock) => Now::from_ticks(clock.now()),
+            _ => self.of_few(),
+        }
+    }
+
+    /// Kept out of the callers, which would else be the larger for clocks that few use.
+    #[cold]
+    fn of_few(&self) -> Now {
+        match &self.0 {
+            Source::Std(origin) => Now::from_nanos(nanos_since(*origin)),
             #[cfg(feature = "test-util")]
             Source::Test(clock) => clock.now(),
+            _ => Now::ORIGIN,
         }
     }
 
@@ -155,8 +165,8 @@ pub(crate) trait Time {
     /// The time, which no instant that was read before is later than.
     fn latest(&self) -> Now;
 
-    /// Whether a denial that stands for `wait` ticks more is to be taken again at the [latest](Self::latest) time.
-    fn doubts(&self, wait: u64) -> bool;
+    /// Whether a denial by what was `seen` is to be taken again at the [latest](Self::latest) time.
+    fn doubts(&self, seen: &Seen) -> bool;
 }
 
 impl Time for &Clock {
@@ -171,12 +181,12 @@ impl Time for &Clock {
     }
 
     #[inline]
-    fn doubts(&self, wait: u64) -> bool {
+    fn doubts(&self, seen: &Seen) -> bool {
         match &self.0 {
             #[cfg(not(loom))]
-            Source::Coarse(clock) => clock.doubts(wait),
+            Source::Coarse(clock) => clock.doubts(seen),
             _ => {
-                _ = wait;
+                _ = seen;
                 false
             }
         }
@@ -195,7 +205,7 @@ impl Time for Now {
     }
 
     #[inline]
-    fn doubts(&self, _: u64) -> bool {
+    fn doubts(&self, _: &Seen) -> bool {
         false
     }
 }
@@ -242,12 +252,6 @@ impl Counter {
 #[cold]
 fn out_of_range(raw: u64, origin: u64) -> Now {
     if raw < origin { Now::ORIGIN } else { Now::MAX }
-}
-
-/// Kept out of the callers, which would else be the larger for a clock that few use.
-#[inline(never)]
-fn std_now(origin: Instant) -> Now {
-    Now::from_nanos(nanos_since(origin))
 }
 
 fn nanos_since(origin: Instant) -> u64 {

@@ -93,7 +93,7 @@ impl DirectLimiter {
     #[inline]
     fn take(&self, cost: u64, time: impl Time) -> Decision {
         let (allowed, seen) = self.inner.visited().take_seen(&self.inner.quota, cost, || time.now());
-        if !allowed && time.doubts(seen.stands_for()) {
+        if !allowed && time.doubts(&seen) {
             return self.inner.visited().take(&self.inner.quota, cost, || time.latest());
         }
         seen.decision(allowed)
@@ -134,7 +134,8 @@ impl DirectLimiter {
         self.inner.visited().refund(&self.inner.quota, &allow, || now);
     }
 
-    /// The time by this limiter's clock, for many checks at one instant.
+    /// The time by this limiter's clock, for many checks at one instant. Of a [coarse clock](Clock::coarse) it is what was
+    /// published last, and checks that are given it are taken at their word: a denial is not looked at twice.
     #[inline]
     pub fn now(&self) -> Now {
         self.inner.clock.now()

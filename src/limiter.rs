@@ -166,9 +166,7 @@ impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Limiter<K, S, T> {
     #[inline(always)]
     pub(crate) fn take(&self, key: &K, given: Option<PlanId>, cost: u64, time: impl Time) -> Decision {
         match self.take_simple(key, given, cost, &|| time.now()) {
-            Some((false, seen)) if time.doubts(seen.stands_for()) => {
-                self.take_otherwise(key, given, cost, time.latest())
-            }
+            Some((false, seen)) if time.doubts(&seen) => self.take_otherwise(key, given, cost, time.latest()),
             Some((allowed, seen)) => seen.decision(allowed),
             None => self.take_otherwise(key, given, cost, time),
         }
@@ -265,7 +263,7 @@ impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Limiter<K, S, T> {
                 })?
             });
             let Some(verdict) = verdict else { continue };
-            if verdict.denied == Some(Cause::Quota) && !doubted && time.doubts(verdict.seen.stands_for()) {
+            if verdict.denied == Some(Cause::Quota) && !doubted && time.doubts(&verdict.seen) {
                 doubted = true;
                 continue;
             }
@@ -391,7 +389,8 @@ impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Limiter<K, S, T> {
         self.len() == 0
     }
 
-    /// The time by this limiter's clock, for many checks at one instant.
+    /// The time by this limiter's clock, for many checks at one instant. Of a [coarse clock](Clock::coarse) it is what was
+    /// published last, and checks that are given it are taken at their word: a denial is not looked at twice.
     #[inline]
     pub fn now(&self) -> Now {
         self.inner.clock.now()

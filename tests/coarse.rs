@@ -9,7 +9,8 @@ use governor::clock::{Clock as _, QuantaUpkeepClock, Reference};
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 use tollgate::{
-    Clock, ClockError, CoarseClock, CoarseStats, Decision, DirectLimiter, Limiter, Now, Plan, Quota, TestClock, Unit,
+    Check, Clock, ClockError, CoarseClock, CoarseStats, Decision, DirectLimiter, Limiter, Now, Plan, Quota, TestClock,
+    Unit,
 };
 
 const MS: Duration = Duration::from_millis(1);
@@ -48,10 +49,15 @@ fn admitted(limiter: &DirectLimiter, checks: usize) -> usize {
 type Door = (&'static str, fn(&Limiter) -> bool);
 
 /// Every way to ask for one request of `alice`, on a plan of one quota or of several.
-const DOORS: [Door; 8] = [
+const DOORS: [Door; 9] = [
     ("check", |limiter| limiter.check("alice").is_allowed()),
     ("check_cost", |limiter| limiter.check_cost("alice", 1).is_allowed()),
     ("check_costs", |limiter| limiter.check_costs("alice", &[(Unit::REQUESTS, 1)]).is_allowed()),
+    ("check_many", |limiter| {
+        let mut checks = [Check::new("alice")];
+        limiter.check_many(&mut checks);
+        checks[0].is_allowed()
+    }),
     ("enter", |limiter| limiter.enter("alice").is_ok()),
     ("plan check", |limiter| limiter.plan("one").unwrap().check("alice").is_allowed()),
     ("plan check_cost", |limiter| limiter.plan("one").unwrap().check_cost("alice", 1).is_allowed()),

@@ -379,6 +379,15 @@ fn intervals_that_make_no_sense_are_refused() {
     assert!(start(Duration::from_secs(3_600)).is_ok());
 }
 
+/// By its time, which may be stalled or have left out a leap, a lease could outlive its sub-window.
+#[test]
+fn a_fleet_goes_by_no_coarse_clock() {
+    let coarse = tollgate::Clock::coarse().unwrap();
+    let fleet = Fleet::builder(MemoryAuthority::new()).clock(coarse).start();
+    let error = fleet.map(|_| ()).unwrap_err();
+    assert!(matches!(error, StartError::CoarseClock) && error.to_string().contains("Clock::precise()"), "{error}");
+}
+
 #[test]
 fn an_overdraft_of_more_than_two_percent_is_worth_a_warning() {
     let warnings = |quota| Limiter::builder().plan("free", only(quota)).warnings();

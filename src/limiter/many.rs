@@ -93,8 +93,11 @@ impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Limiter<K, S, T> {
                 });
                 check.allowed = match known {
                     Some((true, _)) => true,
-                    Some((false, seen)) if !time.doubts(seen.stands_for()) => false,
-                    _ => self.take(check.key, None, check.cost, time).is_allowed(),
+                    Some((false, seen)) if time.doubts(&seen) => {
+                        self.take(check.key, None, check.cost, time.latest()).is_allowed()
+                    }
+                    Some((false, _)) => false,
+                    None => self.take(check.key, None, check.cost, time).is_allowed(),
                 };
             }
         }
