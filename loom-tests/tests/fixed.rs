@@ -1,0 +1,291 @@
+//! The fixed store under every interleaving: keys that come, go, come back, and are carried over.
+//!
+//! They go in by the limiter's own front door. Under loom a set has one way, and there are as many sets as keys are expected,
+//! so that a key that is not idle leaves no room for another one of its sets.
+#![allow(clippy::expect_used, reason = "a helper that meets the unexpected stops the model")]
+
+use loom_tests::Race;
+use loom_tests::keyed::{self, A, B, C, Identity, allow, at, count, fast, slow};
+use tollgate::{Builder, Fixed, InFlight, Limiter, Plan, PlanLimiter, Policy, Unit};
+
+type Keyed = Limiter<u64, Identity, Fixed>;
+
+const REQUEST: [(Unit, u64); 1] = [(Unit::REQUESTS, 1)];
+const TOKEN: [(Unit, u64); 1] = [(Unit::TOKENS, 1)];
+
+fn builder(sets: u64) -> Builder<u64, Identity, Fixed> {
+    keyed::builder(1).fixed(sets)
+}
+
+/// A limiter of one set and one plan.
+fn limiter(plan: impl Into<Plan>) -> Keyed {
+    builder(1).plan("default", plan).build().expect("a plan that makes sense")
+}
+
+fn take(limiter: &Keyed, key: u64, nanos: u64) -> u64 {
+    count(&limiter.check_at(&key, at(nanos)))
+}
+
+/// Takes what is left, one by one.
+fn drain(limiter: &Keyed, key: u64, nanos: u64) -> u64 {
+    (0..6).map(|_| take(limiter, key, nanos)).sum()
+}
+
+/// Each finds it, or is the one newcomer.
+#[test]
+fn two_that_bring_the_same_new_key_share_its_burst() {
+    Race::model(|race| {
+        let limiter = limiter(fast(2));
+        let (one, two) = race.run(
+            &limiter,
+            |limiter| take(limiter, A, 100),
+            |limiter| take(limiter, A, 100) + take(limiter, A, 100),
+        );
+        assert_eq!(one + two, 2);
+        assert_eq!(limiter.stats().keys, 1);
+    });
+}
+
+/// The same where the way of the key is in its second set, since another has the first.
+#[test]
+fn two_that_bring_the_same_key_to_its_second_set_share_its_burst() {
+    Race::model(|race| {
+        // `C` is 6, whose second set of two is the other one.
+        let limiter = builder(2).quota(slow(2)).build().expect("a quota that makes sense");
+        assert_eq!(take(&limiter, A, 100), 1);
+        let (one, two) = race.run(
+            &limiter,
+            |limiter| take(limiter, C, 100),
+            |limiter| take(limiter, C, 100) + take(limiter, C, 100),
+        );
+        assert_eq!(one + two, 2);
+        assert_eq!((limiter.stats().keys, limiter.stats().overflow, drain(&limiter, A, 100)), (2, 0, 1));
+    });
+}
+
+/// `A` is idle at 102. One thread takes it, one claims its way for a newcomer; whoever is first, it has one unit at 102.
+#[test]
+fn a_take_that_races_the_eviction_of_its_key_counts_once() {
+    Race::model(|race| {
+        let limiter = limiter(fast(1));
+        assert_eq!(take(&limiter, A, 100), 1);
+        let (taken, newcomer) = race.run(&limiter, |limiter| take(limiter, A, 102), |limiter| take(limiter, B, 102));
+        assert_eq!(newcomer + taken, 2);
+        assert_eq!(take(&limiter, A, 102) + take(&limiter, B, 102), 0);
+    });
+}
+
+/// The same when the newcomer is ahead in time: what it has claimed at 105 is no fresh bucket at 102.
+#[test]
+fn a_key_that_was_evicted_later_is_not_full_earlier() {
+    Race::model(|race| {
+        let limiter = limiter(fast(1));
+        assert_eq!(take(&limiter, A, 100), 1);
+        let (early, _) = race.run(&limiter, |limiter| take(limiter, A, 102), |limiter| take(limiter, B, 105));
+        assert!(early + take(&limiter, A, 102) <= 1);
+    });
+}
+
+/// A refund makes `A` idle at once, and a newcomer may have its way before, after, or not at all.
+#[test]
+fn a_refund_that_races_the_eviction_of_its_key_gives_nothing_to_the_next_life() {
+    Race::model(|race| {
+        let limiter = limiter(fast(2));
+        let allow = allow(limiter.check_at(&A, at(100)));
+        let give_back = |limiter: &Keyed| limiter.refund_at(&A, allow, at(100));
+        let ((), newcomer) = race.run(&limiter, give_back, |limiter| take(limiter, B, 100));
+        assert_eq!(newcomer, 1);
+        // One of the two is in the overflow, and both have a burst of two.
+        assert_eq!(drain(&limiter, B, 100), 1);
+        assert!(drain(&limiter, A, 100) <= 2);
+    });
+}
+
+/// A take that has read the word before a refund, an eviction and a newcomer's own take finds it as it was: it is not
+/// admitted twice, and the newcomer has no more than its burst.
+#[test]
+fn a_take_is_charged_whatever_became_of_its_way() {
+    Race::model_within(2, |race| {
+        let limiter = limiter(fast(2));
+        let allow = allow(limiter.check_at(&A, at(100)));
+        let change = |limiter: &Keyed| {
+            limiter.refund_at(&A, allow, at(100));
+            take(limiter, B, 100)
+        };
+        let (b, a) = race.run(&limiter, change, |limiter| take(limiter, A, 100));
+        assert!(a + drain(&limiter, A, 100) <= 2 && b + drain(&limiter, B, 100) <= 2);
+    });
+}
+
+/// `A` is idle at 102, two newcomers race for its way, and the other is charged to the overflow. Whatever room there is later,
+/// neither has a second unit at 102.
+#[test]
+fn who_was_charged_to_the_overflow_has_no_second_burst() {
+    Race::model_within(2, |race| {
+        let limiter = limiter(fast(1));
+        assert_eq!(take(&limiter, A, 100), 1);
+        let (c, b) = race.run(&limiter, |limiter| limiter.check_at(&C, at(102)), |limiter| take(limiter, B, 102));
+        let stats = limiter.stats();
+        assert_eq!((stats.keys, stats.evictions, stats.overflow), (1, 1, 1));
+        assert_eq!((count(&c), b), (1, 1));
+        // Whoever has the way lets go of it: `C` gives back, and is idle at once.
+        limiter.refund_at(&C, allow(c), at(102));
+        assert_eq!(drain(&limiter, B, 102), 0);
+    });
+}
+
+/// Both have to allow it. A newcomer claims the words one after the other, the first one last: whoever is first, `A` has one
+/// unit at 102.
+#[test]
+fn a_take_on_two_quotas_that_races_the_eviction_of_its_key_counts_once() {
+    Race::model_within(2, |race| {
+        let limiter = limiter([fast(2).named("a"), fast(1).named("b")]);
+        assert_eq!(take(&limiter, A, 100), 1);
+        let (taken, newcomer) = race.run(&limiter, |limiter| take(limiter, A, 102), |limiter| take(limiter, B, 102));
+        assert_eq!((taken, newcomer), (1, 1));
+        assert_eq!(take(&limiter, A, 102) + take(&limiter, B, 102), 0);
+    });
+}
+
+/// The second word alone is moved, so that the claim of the first one finds nothing changed.
+#[test]
+fn a_take_of_the_second_quota_alone_that_races_the_eviction_counts_once() {
+    Race::model_within(2, |race| {
+        let limiter = limiter([fast(1), fast(1).unit(Unit::TOKENS)]);
+        assert_eq!(count(&limiter.check_costs_at(&A, &TOKEN, at(100))), 1);
+        let token = |limiter: &Keyed| count(&limiter.check_costs_at(&A, &TOKEN, at(102)));
+        let newcomer = |limiter: &Keyed| count(&limiter.check_costs_at(&B, &REQUEST, at(102)));
+        let (taken, newcomer) = race.run(&limiter, token, newcomer);
+        assert_eq!((taken, newcomer), (1, 1));
+        assert_eq!(token(&limiter), 0);
+    });
+}
+
+/// Who is in flight keeps its way, or was let in to the overflow.
+#[test]
+fn a_place_in_flight_is_taken_once() {
+    Race::model_within(2, |race| {
+        let limiter = limiter(Plan::new([fast(4)]).in_flight(1));
+        assert_eq!(take(&limiter, A, 100), 1);
+        let enter = |limiter: &Keyed, key: u64| limiter.enter_costs_at(&key, &[], at(110)).ok();
+        let (a, b): (Option<InFlight>, Option<InFlight>) =
+            race.run(&limiter, move |limiter| enter(limiter, A), move |limiter| enter(limiter, B));
+        assert!(a.is_some() && b.is_some());
+        assert!(enter(&limiter, A).is_none() && enter(&limiter, B).is_none());
+        drop((a, b));
+        let again = enter(&limiter, A);
+        assert!(again.is_some());
+    });
+}
+
+/// A unit that is taken meanwhile is used under the new quota, whichever of the two admitted it.
+#[test]
+fn what_is_taken_during_a_reload_is_used_after_it() {
+    for (old, new) in [(2, 1), (2, 3)] {
+        Race::model(move |race| {
+            let limiter = limiter(slow(old));
+            assert_eq!(take(&limiter, A, 100), 1);
+            let reload = move |limiter: &Keyed| {
+                limiter
+                    .reload_at(Policy::new().plan("default", slow(new)), at(100))
+                    .expect("a policy that makes sense");
+            };
+            let ((), taken) = race.run(&limiter, reload, |limiter| take(limiter, A, 100));
+            let taken = 1 + taken;
+            assert!(taken <= old.max(new));
+            assert_eq!(drain(&limiter, A, 100), new - taken.min(new));
+        });
+    }
+}
+
+/// A newcomer that comes meanwhile is counted under the new quota.
+#[test]
+fn who_comes_during_a_reload_is_carried_over() {
+    for (old, new) in [(2, 1), (1, 2)] {
+        Race::model(move |race| {
+            let limiter = limiter(slow(old));
+            let reload = move |limiter: &Keyed| {
+                limiter
+                    .reload_at(Policy::new().plan("default", slow(new)), at(100))
+                    .expect("a policy that makes sense");
+            };
+            let ((), taken) = race.run(&limiter, reload, |limiter| take(limiter, A, 100));
+            assert_eq!(taken, 1);
+            assert_eq!(drain(&limiter, A, 100), new - 1);
+            // Of the next one it knows too.
+            reload(&limiter);
+            assert_eq!(drain(&limiter, A, 100), 0);
+        });
+    }
+}
+
+/// A key evicted while the policy is replaced: no word is left of the version before.
+#[test]
+fn a_way_that_changes_hands_during_a_reload_is_of_the_new_policy() {
+    Race::model_within(2, |race| {
+        let limiter = limiter(fast(2));
+        assert_eq!(take(&limiter, A, 100), 1);
+        let reload = |limiter: &Keyed, burst: u64| {
+            limiter.reload_at(Policy::new().plan("default", fast(burst)), at(110)).expect("a policy that makes sense");
+        };
+        let ((), taken) = race.run(&limiter, move |limiter| reload(limiter, 3), |limiter| take(limiter, B, 110));
+        assert_eq!(taken, 1);
+        assert_eq!(limiter.peek_at(&B, at(110)).remaining(), 2);
+        reload(&limiter, 2);
+        assert_eq!(drain(&limiter, B, 110), 1);
+    });
+}
+
+fn with_x() -> (Keyed, PlanLimiter<u64, Identity, Fixed>) {
+    let plans = builder(2).plan("default", slow(3)).plan("x", slow(3)).default_plan("default");
+    let limiter = plans.build().expect("plans that make sense");
+    let x = limiter.plan("x").expect("there is one");
+    (limiter, x)
+}
+
+/// The way that the key had on a plan that goes is taken over once, by the sweep or not.
+#[test]
+fn the_keys_of_a_plan_that_goes_keep_their_use() {
+    Race::model_within(2, |race| {
+        let (limiter, x) = with_x();
+        assert_eq!(count(&x.check_at(&A, at(100))), 1);
+        let reload = |limiter: &Keyed| {
+            limiter.reload_at(Policy::new().plan("default", slow(3)), at(100)).expect("a policy that makes sense");
+        };
+        let ((), taken) = race.run(&limiter, reload, move |_| count(&x.check_at(&A, at(100))));
+        assert_eq!(taken, 1);
+        assert_eq!(drain(&limiter, A, 100), 1);
+    });
+}
+
+/// What is taken meanwhile is used on the one plan or on the other, and what is moved is used once.
+#[test]
+fn use_that_is_moved_is_used_once() {
+    Race::model_within(2, |race| {
+        let (limiter, x) = with_x();
+        assert_eq!(count(&x.check_at(&A, at(100))), 1);
+        let on_x = x.clone();
+        let (moved, taken) = race.run(
+            &limiter,
+            |limiter| limiter.move_plan_at(&A, "x", "default", at(100)).expect("plans that there are"),
+            move |_| count(&on_x.check_at(&A, at(100))),
+        );
+        assert_eq!((moved, taken), (true, 1));
+        let left = [x.peek_at(&A, at(100)), limiter.peek_at(&A, at(100))].map(|peek| peek.remaining());
+        assert!(left == [3, 1] || left == [2, 2], "{left:?}");
+    });
+}
+
+/// A key that is reset has its burst again, but for what was taken since.
+#[test]
+fn a_reset_forgets_what_was_taken_before_it() {
+    Race::model(|race| {
+        let limiter = limiter(slow(2));
+        let before = allow(limiter.check_at(&A, at(100)));
+        let (known, taken) = race.run(&limiter, |limiter| limiter.reset(&A), |limiter| take(limiter, A, 100));
+        assert_eq!((known, taken), (true, 1));
+        limiter.refund_at(&A, before, at(100));
+        let left = drain(&limiter, A, 100);
+        assert!((1..=2).contains(&left), "{left}");
+    });
+}
