@@ -258,9 +258,10 @@ fn the_keys_of_a_plan_that_goes_keep_their_use() {
     });
 }
 
-/// What is taken meanwhile is used on the one plan or on the other, and what is moved is used once.
+/// What is taken meanwhile is used on the one plan or on the other; on both, where the way was moved under the take, which can't
+/// tell then.
 #[test]
-fn use_that_is_moved_is_used_once() {
+fn use_that_is_moved_is_used() {
     Race::model_within(2, |race| {
         let (limiter, x) = with_x();
         assert_eq!(count(&x.check_at(&A, at(100))), 1);
@@ -272,7 +273,7 @@ fn use_that_is_moved_is_used_once() {
         );
         assert_eq!((moved, taken), (true, 1));
         let left = [x.peek_at(&A, at(100)), limiter.peek_at(&A, at(100))].map(|peek| peek.remaining());
-        assert!(left == [3, 1] || left == [2, 2], "{left:?}");
+        assert!([[3, 1], [2, 2], [2, 1]].contains(&left), "{left:?}");
     });
 }
 

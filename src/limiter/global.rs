@@ -135,7 +135,7 @@ impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Limiter<K, S, T> {
     pub(crate) async fn exact(&self, key: &K, given: Option<PlanId>, cost: u64) -> Decision {
         let costs = [(Unit::REQUESTS, cost)];
         let (plan, questions) = self.questions(key, given, Ask::of_costs(&costs));
-        let now = self.now();
+        let now = self.clock().latest();
         let own = self.ask(key, given, Ask { exact: true, ..Ask::of_costs(&costs) }, now);
         let Decision::Allow(own) = own else { return own };
         let mut seen = None;

@@ -19,7 +19,7 @@
 //! a newcomer that is about to take its place.
 //!
 //! Could a word be read in one life of a way and swapped in a later one in which it has come to the same value, and the tag
-//! have come back as well? A new life starts at the time of the claim or later, and `tat` only rises in it but for refunds.
+//! have come back as well? A new life starts at the time of the claim or later, which is after all of the old one, and `tat` only rises in it but for refunds.
 //! So it takes a refund, two changes of hands while one thread stands still twice, at the one instruction and the next but
 //! one, and two instants that are alike to the eighth of a nanosecond; the loss is then one take.
 //!

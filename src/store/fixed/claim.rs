@@ -11,9 +11,11 @@ pub(super) struct Claimed<'a> {
 }
 
 impl<S> FixedStore<S> {
-    /// Whether the n-th word is as a fresh one at the instant `now`.
+    /// Whether the n-th word is as a fresh one at the instant `now`. One that is full since this very instant is not yet: the
+    /// next life starts now, and has to start later than the words of this one.
     pub(super) fn is_idle(&self, n: usize, word: u64, now: u64) -> bool {
-        word != TAKEN && if Some(n) == self.in_flight { word & COUNT == 0 } else { word & !PARITY <= now }
+        let tat = word & !PARITY;
+        word != TAKEN && if Some(n) == self.in_flight { word & COUNT == 0 } else { tat == 0 || tat < now }
     }
 
     /// Whether a way is in use at the instant `now`; and else by what to choose among several.
