@@ -101,3 +101,10 @@ short! {
     a_node_that_is_stopped: NODE_STOPPED;
     nodes_that_come_later: MORE_NODES;
 }
+
+/// What its leases were charged to has left the window by then, and others have had it.
+#[test]
+fn a_node_that_is_stopped_for_longer_than_a_window() {
+    let row = &rows::NODE_STOPPED;
+    holds(row, &play(row, SHORT, Course { fault: SHORT.window * 3 / 2, ..BRIEF }));
+}
