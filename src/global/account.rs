@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::authority::Rule;
 use super::ledger::Ledger;
 use super::protocol::MICRO;
-use super::stats::Tally;
+use super::stats::Counts;
 
 /// How many parts of a window a node tells apart in its own use.
 const PARTS: usize = 8;
@@ -69,7 +69,6 @@ pub(super) struct Account {
     pub(super) timer: u64,
     pub(super) far_timer: u64,
     pub(super) own: OwnUse,
-    pub(super) tally: Tally,
 }
 
 impl Account {
@@ -108,25 +107,24 @@ impl Account {
             timer: 0,
             far_timer: 0,
             own: OwnUse::default(),
-            tally: Tally::default(),
         }
     }
 
     /// Notes what was used of the balance since it was looked at last, `left` being what is there now: more than there was
     /// if something was given back that was used, and is not reported yet.
-    pub(super) fn settle(&mut self, left: u32, now: u64, window: u64) {
-        let (account, tally) = match self.away {
-            true => (&mut self.away_used, &mut self.tally.admitted_away),
-            false => (&mut self.used, &mut self.tally.leased),
+    pub(super) fn settle(&mut self, left: u32, now: u64, window: u64, counts: &mut Counts) {
+        let (account, count) = match self.away {
+            true => (&mut self.away_used, &mut counts.admitted_away),
+            false => (&mut self.used, &mut counts.leased),
         };
         if left >= self.put {
             let units = left - self.put;
             *account = account.saturating_sub(units);
-            *tally = tally.saturating_sub_unsigned(units);
+            *count = count.saturating_sub(units.into());
         } else {
             let units = self.put - left;
             *account = account.saturating_add(units);
-            *tally = tally.saturating_add_unsigned(units);
+            *count += u64::from(units);
             self.note_admitted(units, now, window);
         }
     }

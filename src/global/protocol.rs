@@ -318,6 +318,12 @@ impl Protocol {
         self.accounts.get_mut(place as usize).and_then(Option::as_mut)
     }
 
+    /// The same, and where to count what is found out about it.
+    fn account_and_counts(&mut self, place: u32) -> Option<(&mut Account, &mut Counts)> {
+        let account = self.accounts.get_mut(place as usize).and_then(Option::as_mut)?;
+        Some((account, &mut self.counts))
+    }
+
     /// Looks at whatever it is time for.
     pub fn on_tick(&mut self, now: u64) {
         while let Some(Reverse((at, place))) = self.timers.peek().copied() {
@@ -399,9 +405,9 @@ impl Protocol {
     pub fn close(&mut self, now: u64) {
         self.closing = true;
         for place in 0..self.accounts.len() as u32 {
-            let Some(account) = self.account(place) else { continue };
+            let Some((account, counts)) = self.account_and_counts(place) else { continue };
             let window = account.ledger.quota().window() * MICRO;
-            look::renew(account, CLOSED, 0, 0, 0, now, window);
+            look::renew(account, CLOSED, look::Change::default(), now, window, counts);
             self.visit(place, now);
         }
     }

@@ -32,26 +32,3 @@ pub struct Counts {
     pub full: u64,
     pub overshoot: u64,
 }
-
-/// What was found out about one ledger and is not in [`Counts`] yet.
-#[derive(Clone, Copy, Default, Debug)]
-pub(super) struct Tally {
-    /// Negative if more was given back than taken since the last look.
-    pub(super) leased: i32,
-    pub(super) admitted_away: i32,
-    pub(super) overdraft: u32,
-    pub(super) missed: u32,
-    pub(super) full: u32,
-    pub(super) stranded: u32,
-}
-
-impl Counts {
-    pub(super) fn add(&mut self, tally: Tally) {
-        self.leased = self.leased.saturating_add_signed(tally.leased.into());
-        self.admitted_away = self.admitted_away.saturating_add_signed(tally.admitted_away.into());
-        self.overdraft += u64::from(tally.overdraft);
-        self.missed += u64::from(tally.missed);
-        self.full += u64::from(tally.full);
-        self.stranded += u64::from(tally.stranded);
-    }
-}

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::look::renew;
+use super::look::{Change, renew};
 use super::{
     About, Answer, AuthorityError, Body, CLOSED, Event, LONGEST_TIMEOUT, MAX_BALANCE, MAX_RECORDS, MICRO, MILLI, NEVER,
     Protocol, Record, Repairs, Reply, Rule, Shard, Terms, UnderWay,
@@ -144,7 +144,7 @@ impl Protocol {
         let (nodes, closing) = (self.nodes, self.closing);
         let (interval, round_trip) = (self.settings.interval, self.round_trip);
         let Body::Report(report) = &record.body else { return };
-        let Some(account) = self.account(place) else { return };
+        let Some((account, counts)) = self.account_and_counts(place) else { return };
         let quota = Arc::clone(account.ledger.quota());
         let (rule, window) = (quota.rule(), quota.window() * MICRO);
         account.is_sent = false;
@@ -202,7 +202,8 @@ impl Protocol {
         void -= given_up;
         // A lease that this node gave itself ends here.
         let withdraw = if ends { MAX_BALANCE } else { void };
-        let withdrawn = renew(account, terms, withdraw, answer.granted, overdraft, now, window);
+        let change = Change { withdraw, add: answer.granted, acknowledged: overdraft };
+        let withdrawn = renew(account, terms, change, now, window, counts);
         let withdrawn = if account.away { 0 } else { withdrawn };
         if is_bucket && ends {
             account.note_withdrawn(withdrawn);

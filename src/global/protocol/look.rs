@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::sync::Arc;
 
-use super::{Account, Event, MAX_BALANCE, MICRO, MILLI, NEVER, NOWHERE, Protocol, Rule, Terms, WhenAway};
+use super::{Account, Counts, Event, MAX_BALANCE, MICRO, MILLI, NEVER, NOWHERE, Protocol, Rule, Terms, WhenAway};
 
 impl Protocol {
     /// Looks at what was spent, and decides whether that is to be told now, with the next tick, or later.
@@ -11,13 +11,14 @@ impl Protocol {
         let (interval, closing) = (self.settings.interval, self.closing);
         let prompt = self.round_trip + interval * 15 / 100;
         let away = self.is_away(place, now);
-        let Some(account) = self.account(place) else { return };
+        let Some((account, counts)) = self.account_and_counts(place) else { return };
         let rule = account.ledger.quota().rule();
         let (window, longest) = (account.ledger.quota().window() * MICRO, rule.longest_life() * MICRO);
 
         let is_over = now >= account.deadline || closing;
         account.skip_dates(now);
-        collect(account, if is_over { 0 } else { MAX_BALANCE }, now, window, interval);
+        let keep = if is_over { 0 } else { MAX_BALANCE };
+        collect(account, |balance| balance.min(keep), now, window, interval, counts);
         account.ledger.keep_until(now + window + 2 * longest);
         if is_over && matches!(rule, Rule::Bucket { .. }) {
             // The bucket may have made up for these: they would be put back twice.
@@ -29,7 +30,6 @@ impl Protocol {
         if away {
             self.help_itself(place, now);
         }
-        self.count(place);
         let Some(account) = self.account(place) else { return };
 
         let target = account.target(interval, longest);
@@ -114,14 +114,6 @@ impl Protocol {
         }
     }
 
-    /// Counts what was found out about an account.
-    pub(super) fn count(&mut self, place: u32) {
-        if let Some(account) = self.account(place) {
-            let tally = std::mem::take(&mut account.tally);
-            self.counts.add(tally);
-        }
-    }
-
     pub(super) fn forget(&mut self, place: u32) {
         let Some(account) = self.accounts.get_mut(place as usize).and_then(Option::take) else { return };
         self.counts.broken_keys -= u64::from(account.is_broken);
@@ -156,7 +148,7 @@ impl Protocol {
     pub(super) fn help_itself(&mut self, place: u32, now: u64) {
         let (interval, nodes) = (self.settings.interval, self.nodes);
         let probe_at = self.breaker.probe_at().max(now + interval);
-        let Some(account) = self.account(place) else { return };
+        let Some((account, counts)) = self.account_and_counts(place) else { return };
         let quota = Arc::clone(account.ledger.quota());
         let (window, longest) = (quota.window() * MICRO, quota.rule().longest_life() * MICRO);
         let target = account.target(interval, longest).max(account.need);
@@ -199,7 +191,7 @@ impl Protocol {
         account.denied_until = terms.denied_until;
         account.deadline = terms.deadline;
         account.hold_until = terms.deadline;
-        renew(account, terms, 0, grant, 0, now, window);
+        renew(account, terms, Change { add: grant, ..Change::default() }, now, window, counts);
         self.tell_watchers(place);
     }
 
@@ -212,48 +204,59 @@ impl Protocol {
     }
 }
 
-/// Looks at what was spent, and leaves at most `keep` in the balance.
-pub(super) fn collect(account: &mut Account, keep: u32, now: u64, window: u64, interval: u64) {
-    collect_with(account, |balance| balance.min(keep), now, window, interval);
-}
-
-pub(super) fn collect_with(account: &mut Account, keep: impl Fn(u32) -> u32, now: u64, window: u64, interval: u64) {
+/// Looks at what was spent, and leaves what `keep` says in the balance.
+pub(super) fn collect(
+    account: &mut Account,
+    keep: impl Fn(u32) -> u32,
+    now: u64,
+    window: u64,
+    interval: u64,
+    counts: &mut Counts,
+) {
     let found = account.ledger.collect(keep);
     let wanted = account.ledger.wanted();
-    account.settle(found.balance + found.withdrawn, now, window);
+    account.settle(found.balance + found.withdrawn, now, window, counts);
     account.put = found.balance;
     account.note_withdrawn(found.withdrawn);
     if !account.away && account.deadline > 0 && now >= account.deadline {
-        account.tally.stranded = account.tally.stranded.saturating_add(found.withdrawn);
+        counts.stranded += u64::from(found.withdrawn);
     }
-    note_overdraft(account, found.overdraft, now, window);
+    note_overdraft(account, found.overdraft, now, window, counts);
     account.need = account.need.max(wanted.need);
-    account.tally.full = account.tally.full.saturating_add(wanted.full);
-    account.tally.missed = account.tally.missed.saturating_add(wanted.missed);
+    counts.full += u64::from(wanted.full);
+    counts.missed += u64::from(wanted.missed);
     account.note_refused(wanted.full.saturating_add(wanted.missed), now, interval);
 }
 
-pub(super) fn note_overdraft(account: &mut Account, overdraft: u32, now: u64, window: u64) {
+fn note_overdraft(account: &mut Account, overdraft: u32, now: u64, window: u64, counts: &mut Counts) {
     let more = overdraft.saturating_sub(account.overdraft);
     account.overdraft = overdraft;
     if more > 0 {
-        account.tally.overdraft = account.tally.overdraft.saturating_add(more);
+        counts.overdraft += u64::from(more);
         account.note_admitted(more, now, window);
     }
+}
+
+/// What changes in a ledger when new terms begin.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Change {
+    pub(super) withdraw: u32,
+    pub(super) add: u32,
+    pub(super) acknowledged: u32,
 }
 
 /// Begins new terms, and notes what was used of the balance until then. Returns how much was withdrawn.
 pub(super) fn renew(
     account: &mut Account,
     terms: Terms,
-    withdraw: u32,
-    add: u32,
-    acknowledged: u32,
+    change: Change,
     now: u64,
     window: u64,
+    counts: &mut Counts,
 ) -> u32 {
+    let Change { withdraw, add, acknowledged } = change;
     let renewed = account.ledger.renew(terms, withdraw, add, acknowledged);
-    account.settle(renewed.before, now, window);
+    account.settle(renewed.before, now, window, counts);
     account.overdraft = account.overdraft.saturating_sub(acknowledged);
     account.put = renewed.balance;
     withdraw.min(renewed.before)

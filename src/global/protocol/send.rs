@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::look::{collect_with, renew};
+use super::look::{Change, collect, renew};
 use super::{
     About, Batch, Body, FORGOTTEN_AFTER, MAX_BALANCE, MAX_RECORDS, MICRO, Protocol, Record, Report, Rule, UnderWay,
 };
@@ -122,7 +122,7 @@ impl Protocol {
     pub(super) fn report(&mut self, place: u32, now: u64) -> Option<(Record, About)> {
         let (interval, closing) = (self.settings.interval, self.closing);
         let prompt = self.round_trip + interval * 15 / 100;
-        let account = self.account(place)?;
+        let (account, counts) = self.account_and_counts(place)?;
         let quota = Arc::clone(account.ledger.quota());
         let (rule, window) = (quota.rule(), quota.window() * MICRO);
         account.is_queued = false;
@@ -139,10 +139,10 @@ impl Protocol {
         };
         // Down to what suits the demand, once it is too much.
         let keep = |balance: u32| if balance > keep { target.min(keep) } else { balance };
-        collect_with(account, keep, now, window, interval);
+        collect(account, keep, now, window, interval, counts);
         // What is told can't be given back any more: only of the present epoch it can.
         let terms = account.ledger.terms();
-        renew(account, terms, 0, 0, 0, now, window);
+        renew(account, terms, Change::default(), now, window, counts);
 
         let kept = if account.away { 0 } else { account.put };
         let needed = std::mem::take(&mut account.need);
@@ -176,7 +176,6 @@ impl Protocol {
         account.wanted = want;
         account.is_sent = true;
         let record = Record { name: account.ledger.name(), rule, body: Body::Report(report) };
-        self.count(place);
         Some((record, About::Account { place, overdraft, kept }))
     }
 }
