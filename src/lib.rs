@@ -20,6 +20,7 @@
 //! - State lives in memory: a restart hands every key a full bucket.
 //! - A token bucket admits a burst and then the rate, so that up to `burst + rate` units can fall into one second. If
 //!   no window may hold more than *n*, the burst and the rate together must be *n*.
+//! - In the default store, a check of a known key can wait for a thread that adds another; in the [`Fixed`] one it does not.
 //! - There is room for a number of keys, ten million by default. When it is used up by keys that are not idle,
 //!   newcomers share the buckets of their plan.
 //!
@@ -53,12 +54,12 @@
 //! | file | its one job |
 //! |---|---|
 //! | `limiter.rs`, `direct.rs` | the front doors, keyed and of one bucket: read the clock once, visit the state, return a decision |
-//! | `limiter/` | what else the keyed one does: `look.rs` shows and takes nothing, `enter.rs` has requests in flight, `reload.rs` other limits |
+//! | `limiter/` | what else the keyed one does: `look.rs` shows and takes nothing, `enter.rs` has requests in flight, `reload.rs` other limits, `many.rs` batches |
 //! | `plan_limiter.rs` | a limiter on a plan that the caller names |
 //! | `builder.rs` | options into a limiter, or a [`BuildError`] |
 //! | `policy.rs`, `plans.rs` | plans and who is on which, as they are described, and as decisions use them |
 //! | `current.rs`, `shelf.rs` | what is in force now, at the price of a load |
-//! | `store/` | where the state of keys lives: `sharded.rs` is the map of many shards, `state.rs` what it keeps of a key |
+//! | `store/` | where the state of keys lives: `sharded.rs` is the map of many shards, `state.rs` what it keeps of a key; `fixed.rs` and `fixed/` are the lock-free store of fixed size; `seam.rs` is what both do |
 //! | `bucket.rs` | one 64-bit word and the compare-and-swap that changes it |
 //! | `several.rs` | several quotas on one key, all or nothing |
 //! | `in_flight.rs` | a request that is under way |
