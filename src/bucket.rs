@@ -118,10 +118,11 @@ impl Demand {
     }
 
     /// The decision, pure: where `tat` goes when this is taken at `now`, or `None` if it can't be.
+    // Not worked out where it is not taken: of a word that nobody may use, the sum is too much.
     #[inline]
     pub(crate) fn after(&self, tat: u64, now: u64) -> Option<u64> {
         let start = tat.max(now);
-        (start - now <= self.room).then_some(start + self.charge)
+        (start - now <= self.room).then(|| start + self.charge)
     }
 }
 

@@ -250,18 +250,28 @@ impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Limiter<K, S, T> {
             }
             let version = policy.plans.version;
             let mut taken = [Taken::default(); MAX_QUOTAS];
+            let mut lost_place = false;
+            // Who has slept through two new policies may have taken by the wrong one.
+            let mut own = |verdict: Verdict| {
+                let is_own = !verdict.is_lost && current.version().wrapping_sub(version) <= 1;
+                lost_place |= verdict.entered && !is_own;
+                is_own.then_some(verdict)
+            };
             let known = store.visit(key, plan, version, |state, id| {
                 let usable = state.is_of(version) && current.is(version);
-                usable.then(|| several::Key { state, plan, id }.take(ask, clock, &mut taken))?
+                usable.then(|| own(several::Key { state, plan, id }.take(ask, clock, &mut taken)))?
             });
             let verdict = known.flatten().or_else(|| {
                 // What can take nothing must not leave a key behind either.
                 let newcomer = if ask.takes_nothing(plan) { Newcomer::Show } else { Newcomer::Keep };
                 let is_current = || current.is(version);
                 store.settle(key, &policy.plans, plan, newcomer, is_current, clock, |state, id, now| {
-                    several::Key { state, plan, id }.take(ask, || now, &mut taken)
+                    own(several::Key { state, plan, id }.take(ask, || now, &mut taken))
                 })?
             });
+            if lost_place {
+                self.leave(key, plan.index, 0);
+            }
             let Some(verdict) = verdict else { continue };
             if verdict.denied == Some(Cause::Quota) && !doubted && time.doubts(&verdict.seen) {
                 doubted = true;

@@ -187,6 +187,12 @@ impl Plans {
         }
     }
 
+    /// When the overflow buckets of all plans are full again.
+    pub(crate) fn overflow_full_at(&self) -> u64 {
+        let full_at = |plan: &Arc<PlanTicks>| read(&plan.home.overflow).as_ref().map(KeyState::full_at);
+        self.iter().filter_map(full_at).max().unwrap_or(0)
+    }
+
     /// Carries over what was used of the overflow of `plan`, and what comes to it from plans that are gone: only then is it
     /// of this version.
     fn renew_overflow(&self, plan: &PlanTicks, overflow: &mut Option<KeyState>) {

@@ -73,6 +73,10 @@ pub(crate) struct Verdict {
     pub(crate) in_flight: u32,
     /// Which quota that is, if it is one.
     quota: Option<usize>,
+    /// Whether the request is counted as in flight.
+    pub(crate) entered: bool,
+    /// Whether the state was somebody else's before all was done: then nobody is admitted by this.
+    pub(crate) is_lost: bool,
 }
 
 /// The state of a key, its plan, and which key it is.
@@ -88,12 +92,12 @@ impl<'a, St: State> Key<'a, St> {
         self.plan.quotas.iter().enumerate()
     }
 
-    /// Takes what is asked for, all or nothing, at the time that `clock` tells, and notes it in `taken`. `None` if the state
-    /// was somebody else's before that was done: nobody is admitted then.
-    pub(crate) fn take(self, ask: Ask<'_>, clock: impl Fn() -> Now, taken: &mut AllTaken) -> Option<Verdict> {
+    /// Takes what is asked for, all or nothing, at the time that `clock` tells, and notes it in `taken`.
+    pub(crate) fn take(self, ask: Ask<'_>, clock: impl Fn() -> Now, taken: &mut AllTaken) -> Verdict {
         let verdict = self.try_take(ask, &clock, taken);
-        let verdict = if self.has_changed(&verdict) { self.try_take(ask, &clock, taken) } else { verdict };
-        self.if_own(verdict)
+        let again = self.has_changed(&verdict) && !verdict.entered;
+        let verdict = if again { self.try_take(ask, &clock, taken) } else { verdict };
+        Verdict { is_lost: !self.is_own(&verdict), ..verdict }
     }
 
     /// What [`take`](Self::take) would answer, places in flight aside.
@@ -110,12 +114,12 @@ impl<'a, St: State> Key<'a, St> {
                 Err(refused) => self.refused(&refused, now, taken),
             },
         };
-        self.if_own(verdict)
+        self.is_own(&verdict).then_some(verdict)
     }
 
-    /// The verdict, if it is about the state of this key.
-    fn if_own(self, verdict: Verdict) -> Option<Verdict> {
-        (verdict.seen.tat < CLOSED && !self.state.has_left()).then_some(verdict)
+    /// Whether the verdict is about the state of this key.
+    fn is_own(self, verdict: &Verdict) -> bool {
+        verdict.seen.tat < CLOSED && !self.state.has_left()
     }
 
     fn try_take(self, ask: Ask<'_>, clock: &impl Fn() -> Now, taken: &mut AllTaken) -> Verdict {
@@ -156,15 +160,14 @@ impl<'a, St: State> Key<'a, St> {
                     if let Some(ledgers) = self.state.ledgers() {
                         self.plan.shared.unspend(ledgers, self.plan.quotas.len(), taken);
                     }
-                    if ask.enter {
-                        self.state.leave();
-                    }
+                    // Not where the state has left, and the place in flight with it.
+                    let entered = ask.enter && !self.state.leave();
                     taken[n].tat = tat;
-                    return self.denied_by(n, now, taken);
+                    return Verdict { entered, ..self.denied_by(n, now, taken) };
                 }
             }
         }
-        self.allowed(now, taken, source)
+        Verdict { entered: ask.enter, ..self.allowed(now, taken, source) }
     }
 
     /// Takes `cost` requests from a lease of the only global quota, and of the one other if there is one. `None`, and nothing
@@ -228,7 +231,7 @@ impl<'a, St: State> Key<'a, St> {
 
     #[inline]
     fn verdict(self, denied: Option<Cause>, seen: Seen, now: Now, quota: Option<usize>) -> Verdict {
-        Verdict { denied, seen, now, in_flight: self.state.in_flight(), quota }
+        Verdict { denied, seen, now, in_flight: self.state.in_flight(), quota, entered: false, is_lost: false }
     }
 
     /// The allow, with the numbers of the quota that allows the same again the fewest times.

@@ -1,10 +1,14 @@
 //! A check of a known key allocates nothing.
 
 mod counting;
+mod stores;
 
 use std::hint::black_box;
 
+use stores::{Kind, over_both};
 use tollgate::{Decision, DirectLimiter, Limiter, Policy, Quota, Unit};
+
+over_both!(a_check_of_a_known_key_allocates_nothing,);
 
 fn allocations(work: impl FnOnce()) -> u64 {
     let before = counting::calls();
@@ -19,17 +23,16 @@ fn the_counter_counts() {
     assert!(allocations(|| assert!(limiter.check("a new key").is_allowed())) > 0);
 }
 
-#[test]
-fn a_check_of_a_known_key_allocates_nothing() {
+fn a_check_of_a_known_key_allocates_nothing<T: Kind + Kind<u64>>() {
     let quota = Quota::per_hour(1_000);
     let direct = DirectLimiter::new(quota).expect("a quota that makes sense");
-    let keyed = Limiter::new(quota).expect("a quota that makes sense");
-    let numbers = Limiter::builder().quota(quota).keys::<u64>().build().expect("a quota that makes sense");
+    let keyed = <T as Kind>::of(quota);
+    let numbers = <T as Kind<u64>>::of(quota);
     let owned = String::from("known");
     assert!(keyed.check("known").is_allowed() && numbers.check(&7).is_allowed());
     let chat = [quota, Quota::per_day(1 << 40), Quota::per_minute(1 << 40).unit(Unit::TOKENS)];
     let plans = Limiter::builder().plan("chat", chat).plan("trial", quota).default_plan("trial");
-    let plans = plans.build().expect("plans that make sense");
+    let plans = T::make(plans).expect("plans that make sense");
     let chat = plans.plan("chat").expect("it is there");
     let costs = [(Unit::REQUESTS, 1), (Unit::TOKENS, 300)];
     assert!(chat.check("known").is_allowed() && plans.check("known").is_allowed());

@@ -2,14 +2,15 @@
 #![allow(clippy::expect_used, clippy::panic, reason = "a judge that finds a fault stops the test")]
 
 mod oracle;
+mod stores;
 
 use std::time::Duration;
 
-use oracle::keyed::{KeyedStep, play_keyed};
+use oracle::keyed::{KeyedStep, play_fixed, play_keyed};
 use oracle::{Step, play};
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
-use tollgate::Quota;
+use tollgate::{Fixed, Quota, Sharded};
 
 /// Rates that divide a tick, that don't, that are slower than a day and faster than a tick.
 fn quotas() -> impl Strategy<Value = Quota> {
@@ -92,32 +93,38 @@ proptest! {
 
     #[test]
     fn no_window_holds_more_than_the_bound_whatever_the_clock_does((quota, steps) in scripts(quotas(), 1, 0)) {
-        play(quota, &steps);
+        play::<Sharded>(quota, &steps);
+        play::<Fixed>(quota, &steps);
     }
 
     #[test]
     fn nobody_is_denied_without_need_on_a_clock_that_runs_forwards((quota, steps) in scripts(quotas(), 0, 0)) {
-        play(quota, &steps);
+        play::<Sharded>(quota, &steps);
+        play::<Fixed>(quota, &steps);
     }
 
     #[test]
     fn what_is_kept_after_refunds_stays_within_the_bound((quota, steps) in scripts(quotas(), 0, 12)) {
-        play(quota, &steps);
+        play::<Sharded>(quota, &steps);
+        play::<Fixed>(quota, &steps);
     }
 
     #[test]
     fn what_is_kept_stays_within_the_bound_where_all_is_rounded((quota, steps) in scripts(fast_quotas(), 0, 24)) {
-        play(quota, &steps);
+        play::<Sharded>(quota, &steps);
+        play::<Fixed>(quota, &steps);
     }
 
     #[test]
     fn what_is_kept_stays_within_the_bound_when_the_clock_goes_back_between((quota, steps) in scripts(quotas(), 1, 4)) {
-        play(quota, &steps);
+        play::<Sharded>(quota, &steps);
+        play::<Fixed>(quota, &steps);
     }
 
     #[test]
     fn keys_that_come_and_go_are_decided_as_if_none_ever_went((quota, steps) in keyed_scripts(0)) {
         play_keyed(quota, u64::MAX, false, &steps);
+        play_fixed(quota, 24, false, &steps);
     }
 
     #[test]
@@ -127,11 +134,13 @@ proptest! {
         shared in any::<bool>(),
     ) {
         play_keyed(quota, room, shared, &steps);
+        play_fixed(quota, room, shared, &steps);
     }
 
     #[test]
     fn keys_that_share_what_their_refunds_need_gain_nothing((quota, steps) in keyed_scripts(0)) {
         play_keyed(quota, u64::MAX, true, &steps);
+        play_fixed(quota, 24, true, &steps);
     }
 }
 
@@ -143,7 +152,7 @@ fn the_judge_sees_one_unit_too_many() {
         &[Step::Take(1), Step::Take(2), Step::Forward(1_000_000_000), Step::Take(2)],
     ];
     for script in scripts {
-        let admitted = play(quota, script);
+        let admitted = play::<Sharded>(quota, script);
         let tighter = Quota::new(2, Duration::from_nanos(1_000_000_001)).burst(3);
         assert!(std::panic::catch_unwind(|| oracle::assert_bound(quota, &admitted)).is_ok());
         assert!(std::panic::catch_unwind(|| oracle::assert_bound(tighter, &admitted)).is_err());

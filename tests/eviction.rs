@@ -1,11 +1,20 @@
 //! Keys that come and go: idle ones are dropped as others arrive, and no unit is gained by it.
-#![allow(clippy::unwrap_used, reason = "a helper that meets the unexpected stops the test")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a helper that meets the unexpected stops the test")]
+
+mod stores;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use stores::{Kind, over_both};
 use tollgate::{Decision, Limiter, Now, Quota};
+
+over_both!(
+    the_size_of_a_limit_costs_nothing,
+    a_key_that_is_not_idle_stays_however_many_come,
+    totals_are_exact_while_other_keys_come_and_go,
+);
 
 fn secs(seconds: f64) -> Now {
     Now::since_origin(Duration::from_secs_f64(seconds)).unwrap()
@@ -43,16 +52,14 @@ fn a_million_one_shot_keys_go_as_a_second_million_comes() {
 }
 
 /// mholt/caddy-ratelimit#44: memory grows with the limit, 4.8 GB for a million a minute.
-#[test]
-fn the_size_of_a_limit_costs_nothing() {
-    let limiter = numbered(Quota::per_minute(1_000_000));
+fn the_size_of_a_limit_costs_nothing<T: Kind<u64>>() {
+    let limiter = T::of(Quota::per_minute(1_000_000));
     assert!(limiter.check_cost_at(&1, 1_000_000, Now::ORIGIN).is_allowed());
     assert_eq!(limiter.len(), 1);
 }
 
-#[test]
-fn a_key_that_is_not_idle_stays_however_many_come() {
-    let limiter = numbered(Quota::per_hour(2));
+fn a_key_that_is_not_idle_stays_however_many_come<T: Kind<u64>>() {
+    let limiter = T::sized(Limiter::builder().quota(Quota::per_hour(2)).keys(), 40_000).unwrap();
     assert!(limiter.check_cost_at(&0, 2, Now::ORIGIN).is_allowed());
     for round in 1..20_u32 {
         let now = secs(f64::from(round) * 60.0);
@@ -152,10 +159,10 @@ fn a_place_of_its_own_is_no_second_burst() {
 }
 
 /// Rate 0 is never idle while units are used; a key whose take was given back is.
-#[test]
-fn totals_are_exact_while_other_keys_come_and_go() {
+fn totals_are_exact_while_other_keys_come_and_go<T: Kind<u64>>() {
     const BURST: u64 = 10_000;
-    let limiter = Limiter::builder().quota(Quota::per_second(0).burst(BURST)).keys::<u64>().shards(4).build().unwrap();
+    let builder = Limiter::builder().quota(Quota::per_second(0).burst(BURST)).keys::<u64>().shards(4);
+    let limiter = T::sized(builder, 40).unwrap();
     let admitted = AtomicU64::new(0);
     let done = AtomicBool::new(false);
     thread::scope(|scope| {

@@ -1,11 +1,24 @@
 //! Faults that other limiters had, each with the right value. The doc comment of a test carries the public report.
-#![allow(clippy::unwrap_used, reason = "a helper that meets the unexpected stops the test")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a helper that meets the unexpected stops the test")]
+
+mod stores;
 
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
+use stores::{Kind, over_both};
 use tollgate::{BuildError, Decision, Deny, DirectLimiter, Limiter, Now, Policy, Quota, Reason};
+
+over_both!(
+    a_cost_counts_in_full,
+    a_new_key_has_its_whole_burst,
+    a_quota_is_not_charged_for_what_another_denies,
+    a_client_over_its_own_limit_takes_nothing_of_the_limit_of_all,
+    a_reload_refills_nothing,
+    a_raised_limit_is_there_at_once,
+    a_lowered_limit_holds_at_once,
+);
 
 fn at(elapsed: Duration) -> Now {
     Now::since_origin(elapsed).unwrap()
@@ -83,9 +96,8 @@ fn a_burst_of_one_admits_one() {
 }
 
 /// trypema 2.2.1, local: a cost of 1,000,000 passes a limit of 100.
-#[test]
-fn a_cost_counts_in_full() {
-    let limiter = Limiter::new(Quota::new(100, Duration::from_secs(10))).unwrap();
+fn a_cost_counts_in_full<T: Kind>() {
+    let limiter = T::of(Quota::new(100, Duration::from_secs(10)));
     assert!(limiter.check_cost_at("key", 1_000_000, Now::ORIGIN).is_denied());
     assert!(limiter.check_cost_at("key", 100, Now::ORIGIN).is_allowed());
     assert!(limiter.check_cost_at("key", 1, Now::ORIGIN).is_denied());
@@ -210,9 +222,8 @@ fn a_clock_that_steps_back_refills_nothing() {
 // Registry.
 
 /// jhurliman/node-rate-limiter PR#41: the bucket of a new client starts empty.
-#[test]
-fn a_new_key_has_its_whole_burst() {
-    let limiter = Limiter::new(Quota::per_second(1).burst(5)).unwrap();
+fn a_new_key_has_its_whole_burst<T: Kind>() {
+    let limiter = T::of(Quota::per_second(1).burst(5));
     let decisions: Vec<_> = (0..6).map(|_| limiter.check_at("new", Now::ORIGIN)).collect();
     assert_eq!(decisions[0].remaining(), 4);
     assert!(decisions[..5].iter().all(Decision::is_allowed));
@@ -246,10 +257,9 @@ fn two_threads_that_cross_over_two_keys_come_to_an_end() {
 }
 
 /// pubky/pubky-homeserver PR#573: the first limit is charged though the second denies.
-#[test]
-fn a_quota_is_not_charged_for_what_another_denies() {
+fn a_quota_is_not_charged_for_what_another_denies<T: Kind>() {
     let quotas = [Quota::per_minute(2), Quota::per_second(1)];
-    let limiter = Limiter::builder().plan("default", quotas).build().unwrap();
+    let limiter = T::make(Limiter::builder().plan("default", quotas)).unwrap();
     assert!(limiter.check_at("alice", secs(0.0)).is_allowed());
     let deny = denied(limiter.check_at("alice", secs(0.0)));
     assert_eq!((deny.limit(), deny.retry_after()), (1, Some(Duration::from_secs(1))));
@@ -257,9 +267,8 @@ fn a_quota_is_not_charged_for_what_another_denies() {
 }
 
 /// symfony/symfony PR#65796: a client over its own limit uses up the limit of all.
-#[test]
-fn a_client_over_its_own_limit_takes_nothing_of_the_limit_of_all() {
-    let users = Limiter::new(Quota::per_hour(1)).unwrap();
+fn a_client_over_its_own_limit_takes_nothing_of_the_limit_of_all<T: Kind>() {
+    let users = T::of(Quota::per_hour(1));
     let all = direct(Quota::per_hour(10));
     let served = (0..20).filter(|_| match users.check_at("alice", secs(0.0)) {
         Decision::Deny(_) => false,
@@ -280,27 +289,24 @@ fn policy(quota: Quota) -> Policy {
 }
 
 /// nuetzliches/hookaido PR#239: each reload refills each bucket.
-#[test]
-fn a_reload_refills_nothing() {
-    let limiter = Limiter::new(Quota::per_second(1).burst(10)).unwrap();
+fn a_reload_refills_nothing<T: Kind>() {
+    let limiter = T::of(Quota::per_second(1).burst(10));
     assert!(limiter.check_cost_at("alice", 10, secs(0.0)).is_allowed());
     limiter.reload_at(policy(Quota::per_second(1).burst(10)), secs(0.0)).unwrap();
     assert!(limiter.check_at("alice", secs(0.0)).is_denied());
 }
 
 /// envoyproxy/ratelimit#185: denials are counted, so that a raised limit does not help.
-#[test]
-fn a_raised_limit_is_there_at_once() {
-    let limiter = Limiter::new(Quota::per_hour(10)).unwrap();
+fn a_raised_limit_is_there_at_once<T: Kind>() {
+    let limiter = T::of(Quota::per_hour(10));
     assert_eq!((0..50).filter(|_| limiter.check_at("alice", secs(0.0)).is_allowed()).count(), 10);
     limiter.reload_at(policy(Quota::per_hour(20)), secs(0.0)).unwrap();
     assert_eq!((0..50).filter(|_| limiter.check_at("alice", secs(0.0)).is_allowed()).count(), 10);
 }
 
 /// symfony/symfony#44850: after the limit was lowered, the old one is still available.
-#[test]
-fn a_lowered_limit_holds_at_once() {
-    let limiter = Limiter::new(Quota::per_hour(20)).unwrap();
+fn a_lowered_limit_holds_at_once<T: Kind>() {
+    let limiter = T::of(Quota::per_hour(20));
     assert!(limiter.peek_at("alice", secs(0.0)).remaining() == 20);
     limiter.reload_at(policy(Quota::per_hour(10)), secs(0.0)).unwrap();
     assert_eq!(limiter.peek_at("alice", secs(0.0)).remaining(), 10);

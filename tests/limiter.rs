@@ -1,13 +1,32 @@
 //! What a limiter promises beyond the arithmetic of one bucket.
-#![allow(clippy::unwrap_used, reason = "a helper that meets the unexpected stops the test")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a helper that meets the unexpected stops the test")]
+
+mod stores;
 
 use std::collections::HashSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use stores::{Kind, over_both};
 use tollgate::internal::{Bucket, QuotaTicks};
 use tollgate::{Allow, BuildError, Clock, Decision, Deny, DirectLimiter, Limiter, Now, Quota};
+
+over_both!(
+    limiters_cross_threads_and_clones_share,
+    keys_are_apart_and_found_in_borrowed_form,
+    any_hasher_serves,
+    a_check_that_can_take_nothing_leaves_no_key_behind,
+    a_cost_of_zero_and_a_peek_take_nothing,
+    the_numbers_of_a_decision_are_those_of_its_instant,
+    a_refund_gives_back_its_own_take_and_no_more,
+    a_refund_that_comes_too_late_is_worth_nothing,
+    a_refund_after_a_refund_is_worth_what_it_was,
+    a_refund_knows_of_the_refunds_before_it,
+    refunds_at_one_instant_lose_nothing,
+    a_refund_of_what_was_not_taken_here_is_worth_nothing,
+    a_reset_key_is_new,
+);
 
 fn secs(seconds: f64) -> Now {
     Now::since_origin(Duration::from_secs_f64(seconds)).unwrap()
@@ -27,11 +46,10 @@ fn denied(decision: Decision) -> Deny {
     }
 }
 
-#[test]
-fn limiters_cross_threads_and_clones_share() {
+fn limiters_cross_threads_and_clones_share<T: Kind>() {
     fn shared<T: Clone + Send + Sync + 'static>(_: &T) {}
     let direct = DirectLimiter::new(Quota::per_hour(2)).unwrap();
-    let keyed = Limiter::new(Quota::per_hour(2)).unwrap();
+    let keyed = T::of(Quota::per_hour(2));
     shared(&direct);
     shared(&keyed);
     shared(&Clock::std());
@@ -41,25 +59,23 @@ fn limiters_cross_threads_and_clones_share() {
     assert!(keyed.check("a").is_denied());
 }
 
-#[test]
-fn keys_are_apart_and_found_in_borrowed_form() {
-    let limiter = Limiter::new(Quota::per_hour(1)).unwrap();
+fn keys_are_apart_and_found_in_borrowed_form<T: Kind + Kind<u64> + Kind<[u8]> + Kind<(IpAddr, Arc<str>)>>() {
+    let limiter = T::of(Quota::per_hour(1));
     assert!(limiter.check("a").is_allowed());
     assert!(limiter.check(&String::from("a")).is_denied());
     assert!(limiter.check("b").is_allowed());
     assert_eq!(limiter.len(), 2);
 
-    let numbers = Limiter::builder().quota(Quota::per_hour(1)).keys::<u64>().build().unwrap();
+    let numbers = T::make(Limiter::builder().quota(Quota::per_hour(1)).keys::<u64>()).unwrap();
     assert!(numbers.check(&7).is_allowed() && numbers.check(&8).is_allowed() && numbers.check(&7).is_denied());
-    let bytes = Limiter::builder().quota(Quota::per_hour(1)).keys::<[u8]>().build().unwrap();
+    let bytes = T::make(Limiter::builder().quota(Quota::per_hour(1)).keys::<[u8]>()).unwrap();
     assert!(bytes.check(&[1, 2][..]).is_allowed() && bytes.check(&[1, 2][..]).is_denied());
     let pairs = Limiter::builder().quota(Quota::per_hour(1)).keys::<(IpAddr, Arc<str>)>().build().unwrap();
     assert!(pairs.check(&(IpAddr::from([0; 4]), Arc::from("x"))).is_allowed());
 }
 
-#[test]
-fn any_hasher_serves() {
-    let sip = Limiter::builder().quota(Quota::per_hour(1)).hasher(std::hash::RandomState::new()).build().unwrap();
+fn any_hasher_serves<T: Kind<str, std::hash::RandomState>>() {
+    let sip = T::make(Limiter::builder().quota(Quota::per_hour(1)).hasher(std::hash::RandomState::new())).unwrap();
     for key in 0..1_000 {
         assert!(sip.check(&key.to_string()).is_allowed());
     }
@@ -74,9 +90,8 @@ fn seeds_differ_from_limiter_to_limiter() {
     assert_eq!(hashes.len(), 100);
 }
 
-#[test]
-fn a_check_that_can_take_nothing_leaves_no_key_behind() {
-    let limiter = Limiter::new(Quota::per_hour(3)).unwrap();
+fn a_check_that_can_take_nothing_leaves_no_key_behind<T: Kind>() {
+    let limiter = T::of(Quota::per_hour(3));
     assert!(limiter.check_cost("a", 0).is_allowed());
     assert!(limiter.check_cost("a", 4).is_denied());
     assert!(limiter.peek("a").is_allowed());
@@ -85,9 +100,8 @@ fn a_check_that_can_take_nothing_leaves_no_key_behind() {
     assert!(limiter.is_empty());
 }
 
-#[test]
-fn a_cost_of_zero_and_a_peek_take_nothing() {
-    let limiter = Limiter::new(Quota::per_hour(2)).unwrap();
+fn a_cost_of_zero_and_a_peek_take_nothing<T: Kind>() {
+    let limiter = T::of(Quota::per_hour(2));
     assert!(limiter.check("a").is_allowed());
     for _ in 0..10 {
         assert_eq!(limiter.check_cost("a", 0).remaining(), 1);
@@ -140,9 +154,8 @@ fn retry_after_is_the_first_instant_that_admits() {
     }
 }
 
-#[test]
-fn the_numbers_of_a_decision_are_those_of_its_instant() {
-    let limiter = Limiter::new(Quota::per_minute(30).burst(16)).unwrap();
+fn the_numbers_of_a_decision_are_those_of_its_instant<T: Kind>() {
+    let limiter = T::of(Quota::per_minute(30).burst(16));
     let first = limiter.check_at("a", Now::ORIGIN);
     assert_eq!((first.limit(), first.remaining()), (16, 15));
     assert_eq!((first.reset_after(), first.retry_after()), (Some(Duration::from_secs(2)), Some(Duration::ZERO)));
@@ -157,9 +170,8 @@ fn the_numbers_of_a_decision_are_those_of_its_instant() {
     assert_eq!(limiter.peek_at("nobody", Now::ORIGIN).to_string(), "allowed: 16 of 16 left");
 }
 
-#[test]
-fn a_refund_gives_back_its_own_take_and_no_more() {
-    let limiter = Limiter::new(Quota::per_second(1).burst(10)).unwrap();
+fn a_refund_gives_back_its_own_take_and_no_more<T: Kind>() {
+    let limiter = T::of(Quota::per_second(1).burst(10));
     let three = allowed(limiter.check_cost_at("a", 3, Now::ORIGIN));
     let seven = allowed(limiter.check_cost_at("a", 7, Now::ORIGIN));
     limiter.refund_at("a", three, Now::ORIGIN);
@@ -183,9 +195,8 @@ fn a_refund_stops_where_the_bucket_is_full() {
 }
 
 /// Without that, ten old refunds would open a drained bucket once more.
-#[test]
-fn a_refund_that_comes_too_late_is_worth_nothing() {
-    let limiter = Limiter::new(Quota::per_second(1).burst(10)).unwrap();
+fn a_refund_that_comes_too_late_is_worth_nothing<T: Kind>() {
+    let limiter = T::of(Quota::per_second(1).burst(10));
     let old = allowed(limiter.check_cost_at("a", 10, Now::ORIGIN));
     assert!(limiter.check_cost_at("a", 10, secs(100.0)).is_allowed());
     limiter.refund_at("a", old, secs(100.0));
@@ -193,9 +204,8 @@ fn a_refund_that_comes_too_late_is_worth_nothing() {
 }
 
 /// The bucket was in debt all the while, so that nothing of the take has come back.
-#[test]
-fn a_refund_after_a_refund_is_worth_what_it_was() {
-    let limiter = Limiter::new(Quota::per_second(1).burst(10)).unwrap();
+fn a_refund_after_a_refund_is_worth_what_it_was<T: Kind>() {
+    let limiter = T::of(Quota::per_second(1).burst(10));
     let first = allowed(limiter.check_at("a", Now::ORIGIN));
     limiter.refund_at("a", first, Now::ORIGIN);
     assert!(limiter.check_cost_at("a", 9, Now::ORIGIN).is_allowed());
@@ -206,9 +216,8 @@ fn a_refund_after_a_refund_is_worth_what_it_was() {
 }
 
 /// Refunds of other takes made room long ago, and the bucket was full since.
-#[test]
-fn a_refund_knows_of_the_refunds_before_it() {
-    let limiter = Limiter::new(Quota::per_second(1).burst(8)).unwrap();
+fn a_refund_knows_of_the_refunds_before_it<T: Kind>() {
+    let limiter = T::of(Quota::per_second(1).burst(8));
     let four: Vec<_> = (0..4).map(|_| allowed(limiter.check_at("a", Now::ORIGIN))).collect();
     for (turn, allow) in four.into_iter().enumerate() {
         if turn == 3 {
@@ -268,10 +277,9 @@ fn a_refund_at_an_earlier_time_gives_back_at_most_its_take() {
 }
 
 /// Whatever the order, what is given back at once is given back in full.
-#[test]
-fn refunds_at_one_instant_lose_nothing() {
+fn refunds_at_one_instant_lose_nothing<T: Kind>() {
     for order in [[0, 1, 2, 3], [3, 2, 1, 0], [2, 0, 3, 1]] {
-        let limiter = Limiter::new(Quota::per_second(3_000).burst(1 << 35)).unwrap();
+        let limiter = T::of(Quota::per_second(3_000).burst(1 << 35));
         let mut takes: Vec<_> =
             [1, 1 << 34, 5, 1 << 20].map(|cost| Some(allowed(limiter.check_cost_at("a", cost, secs(9.0))))).into();
         for which in order {
@@ -281,10 +289,9 @@ fn refunds_at_one_instant_lose_nothing() {
     }
 }
 
-#[test]
-fn a_refund_of_what_was_not_taken_here_is_worth_nothing() {
-    let limiter = Limiter::new(Quota::per_hour(2)).unwrap();
-    let other = Limiter::new(Quota::per_hour(2)).unwrap();
+fn a_refund_of_what_was_not_taken_here_is_worth_nothing<T: Kind>() {
+    let limiter = T::of(Quota::per_hour(2));
+    let other = T::of(Quota::per_hour(2));
     let drain = |key| {
         assert!(limiter.check_cost_at(key, 2, Now::ORIGIN).is_allowed());
         limiter.peek_at(key, Now::ORIGIN)
@@ -308,9 +315,8 @@ fn a_refund_of_what_was_not_taken_here_is_worth_nothing() {
     assert_eq!(limiter.len(), keys);
 }
 
-#[test]
-fn a_reset_key_is_new() {
-    let limiter = Limiter::new(Quota::per_hour(1)).unwrap();
+fn a_reset_key_is_new<T: Kind>() {
+    let limiter = T::of(Quota::per_hour(1));
     assert!(!limiter.reset("a"));
     assert!(limiter.check("a").is_allowed() && limiter.check("b").is_allowed());
     assert!(limiter.reset("a"));

@@ -3,13 +3,29 @@
 
 #[path = "oracle/plans.rs"]
 mod oracle;
+mod stores;
 
 use std::time::Duration;
 
 use oracle::{PlanSpec, PlanStep, PolicySpec, play_plans};
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
+use stores::{Kind, over_both};
 use tollgate::{BuildError, Decision, Limiter, Now, Plan, Policy, Quota, Reason, Unit};
+
+over_both!(
+    what_was_used_stays_used,
+    use_is_worked_out_when_the_policy_changes_and_not_when_the_key_comes,
+    a_policy_that_makes_no_sense_changes_nothing_and_says_why,
+    unknown_plans_are_errors_or_the_default_by_choice,
+    an_override_comes_before_the_caller_and_he_before_the_resolver,
+    a_resolver_may_check_other_keys,
+    the_longest_wait_answers_and_all_are_listed,
+    a_refund_gives_back_to_all_quotas,
+    shadow_mode_never_denies_and_counts,
+    an_unlimited_plan_keeps_nothing,
+    a_request_in_flight_keeps_its_key,
+);
 
 fn secs(seconds: u64) -> Now {
     Now::since_origin(Duration::from_secs(seconds)).unwrap()
@@ -19,9 +35,8 @@ fn policy(plan: impl Into<Plan>) -> Policy {
     Policy::new().plan("default", plan)
 }
 
-#[test]
-fn what_was_used_stays_used() {
-    let limiter = Limiter::new(Quota::per_hour(2_000)).unwrap();
+fn what_was_used_stays_used<T: Kind>() {
+    let limiter = T::of(Quota::per_hour(2_000));
     assert!(limiter.check_cost_at("alice", 199, secs(0)).is_allowed());
     limiter.reload_at(policy(Quota::per_hour(200)), secs(0)).unwrap();
     assert_eq!(limiter.peek_at("alice", secs(0)).remaining(), 1);
@@ -30,9 +45,8 @@ fn what_was_used_stays_used() {
 }
 
 /// Worked out at the instant of the change: a second later a thousand would have come back.
-#[test]
-fn use_is_worked_out_when_the_policy_changes_and_not_when_the_key_comes() {
-    let limiter = Limiter::new(Quota::per_second(1_000)).unwrap();
+fn use_is_worked_out_when_the_policy_changes_and_not_when_the_key_comes<T: Kind>() {
+    let limiter = T::of(Quota::per_second(1_000));
     assert!(limiter.check_cost_at("alice", 1_000, secs(0)).is_allowed());
     limiter.reload_at(policy(Quota::per_hour(1)), secs(0)).unwrap();
     let decision = limiter.check_at("alice", secs(1));
@@ -40,9 +54,8 @@ fn use_is_worked_out_when_the_policy_changes_and_not_when_the_key_comes() {
     assert_eq!(decision.retry_after(), Some(Duration::from_secs(3_599)));
 }
 
-#[test]
-fn a_policy_that_makes_no_sense_changes_nothing_and_says_why() {
-    let limiter = Limiter::builder().plan("free", Quota::per_hour(10)).build().unwrap();
+fn a_policy_that_makes_no_sense_changes_nothing_and_says_why<T: Kind>() {
+    let limiter = T::roomy(Limiter::builder().plan("free", Quota::per_hour(10)), 10).unwrap();
     assert!(limiter.check_at("alice", secs(0)).is_allowed());
     let refused = |policy: Policy| {
         let error = limiter.reload_at(policy, secs(0)).unwrap_err();
@@ -65,20 +78,18 @@ fn a_policy_that_makes_no_sense_changes_nothing_and_says_why() {
     assert!(error.to_string().contains("requests/h") && error.to_string().contains("named"), "{error}");
 }
 
-#[test]
-fn unknown_plans_are_errors_or_the_default_by_choice() {
+fn unknown_plans_are_errors_or_the_default_by_choice<T: Kind>() {
     let policy = || Policy::new().plan("free", Quota::per_hour(10));
-    let strict = Limiter::builder().policy(policy()).build().unwrap();
+    let strict = T::make(Limiter::builder().policy(policy())).unwrap();
     assert!(strict.plan("pro").unwrap_err().to_string().contains("`pro`"));
     assert!(strict.move_plan("alice", "free", "pro").is_err());
     let lenient = policy().override_key("bob", "gold").unknown_plan_is_default();
-    let lenient = Limiter::builder().policy(lenient).build().unwrap();
+    let lenient = T::make(Limiter::builder().policy(lenient)).unwrap();
     assert_eq!(lenient.plan("pro").unwrap().check("alice").limit(), 10);
     assert_eq!(lenient.check("bob").limit(), 10);
 }
 
-#[test]
-fn an_override_comes_before_the_caller_and_he_before_the_resolver() {
+fn an_override_comes_before_the_caller_and_he_before_the_resolver<T: Kind>() {
     let policy = Policy::new()
         .plan("free", Quota::per_hour(1))
         .plan("pro", Quota::per_hour(2))
@@ -86,7 +97,7 @@ fn an_override_comes_before_the_caller_and_he_before_the_resolver() {
         .default_plan("free")
         .override_key("carol", "vip")
         .resolver(|key: &str, plans| plans.id(if key == "bob" { "pro" } else { "gone" }));
-    let limiter = Limiter::builder().policy(policy).build().unwrap();
+    let limiter = T::make(Limiter::builder().policy(policy)).unwrap();
     let limits = ["alice", "bob", "carol"].map(|key| limiter.peek(key).limit());
     assert_eq!(limits, [1, 2, 3]);
     let free = limiter.plan("free").unwrap();
@@ -95,9 +106,8 @@ fn an_override_comes_before_the_caller_and_he_before_the_resolver() {
 }
 
 /// A resolver may ask the limiter that it belongs to, also once the policy was reloaded.
-#[test]
-fn a_resolver_may_check_other_keys() {
-    let limiter = Limiter::builder().plan("free", Quota::per_hour(3)).build().unwrap();
+fn a_resolver_may_check_other_keys<T: Kind>() {
+    let limiter = T::make(Limiter::builder().plan("free", Quota::per_hour(3))).unwrap();
     let inner = limiter.clone();
     let free = limiter.plan("free").unwrap();
     let resolver = move |_: &str, plans: &tollgate::PlanNames<'_>| {
@@ -124,10 +134,9 @@ fn a_handle_of_a_plan_that_is_gone_is_on_the_default_with_its_use() {
     assert_eq!((limiter.plan("pro").unwrap().peek("alice").remaining(), pro.peek("alice").remaining()), (100, 3));
 }
 
-#[test]
-fn the_longest_wait_answers_and_all_are_listed() {
+fn the_longest_wait_answers_and_all_are_listed<T: Kind>() {
     let quotas = [Quota::per_second(2), Quota::per_minute(3), Quota::per_hour(4).unit(Unit::TOKENS)];
-    let limiter = Limiter::builder().plan("default", quotas).build().unwrap();
+    let limiter = T::make(Limiter::builder().plan("default", quotas)).unwrap();
     let costs = [(Unit::REQUESTS, 1), (Unit::TOKENS, 2), (Unit::BYTES, 1 << 40)];
     let allowed = limiter.check_costs_at("alice", &costs, secs(0));
     assert_eq!((allowed.limit(), allowed.remaining()), (2, 1));
@@ -142,10 +151,9 @@ fn the_longest_wait_answers_and_all_are_listed() {
     assert_eq!(limiter.peek_all_at("alice", secs(0))[1].remaining(), 1);
 }
 
-#[test]
-fn a_refund_gives_back_to_all_quotas() {
+fn a_refund_gives_back_to_all_quotas<T: Kind>() {
     let quotas = [Quota::per_second(2), Quota::per_hour(10).unit(Unit::TOKENS)];
-    let limiter = Limiter::builder().plan("default", quotas).build().unwrap();
+    let limiter = T::make(Limiter::builder().plan("default", quotas)).unwrap();
     let costs = [(Unit::REQUESTS, 1), (Unit::TOKENS, 7)];
     let Decision::Allow(allow) = limiter.check_costs_at("alice", &costs, secs(0)) else { panic!("a full bucket") };
     limiter.refund_at("alice", allow, secs(0));
@@ -163,13 +171,12 @@ fn a_refund_gives_back_to_all_quotas() {
     }
 }
 
-#[test]
-fn shadow_mode_never_denies_and_counts() {
+fn shadow_mode_never_denies_and_counts<T: Kind>() {
     let plans = Limiter::builder()
         .plan("tried", Plan::new([Quota::per_hour(2)]).shadow())
         .plan("real", Quota::per_hour(2))
         .default_plan("real");
-    let limiter = plans.build().unwrap();
+    let limiter = T::make(plans).unwrap();
     let tried = limiter.plan("tried").unwrap();
     let would: Vec<_> = (0..4)
         .map(|_| match tried.check_at("alice", secs(0)) {
@@ -196,9 +203,8 @@ fn shadow_mode_never_denies_and_counts() {
     assert!(tried.check_at("alice", secs(0)).is_allowed() && limiter.check_at("alice", secs(0)).is_allowed());
 }
 
-#[test]
-fn an_unlimited_plan_keeps_nothing() {
-    let limiter = Limiter::builder().plan("internal", Plan::unlimited()).build().unwrap();
+fn an_unlimited_plan_keeps_nothing<T: Kind>() {
+    let limiter = T::make(Limiter::builder().plan("internal", Plan::unlimited())).unwrap();
     assert!((0..1_000).all(|_| limiter.check_cost("alice", u64::MAX).is_allowed()));
     let decision = limiter.peek("alice");
     assert_eq!(
@@ -209,10 +215,9 @@ fn an_unlimited_plan_keeps_nothing() {
 }
 
 /// While a request is in flight its key stays, however many others come when its buckets are full again.
-#[test]
-fn a_request_in_flight_keeps_its_key() {
+fn a_request_in_flight_keeps_its_key<T: Kind>() {
     let plan = Plan::new([Quota::per_second(1)]).in_flight(1);
-    let limiter = Limiter::builder().plan("default", plan).shards(2).build().unwrap();
+    let limiter = T::sized(Limiter::builder().plan("default", plan), 10).unwrap();
     let request = [(Unit::REQUESTS, 1)];
     let guard = limiter.enter_costs_at("alice", &request, secs(0)).unwrap();
     for n in 0..10_000 {

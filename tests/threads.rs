@@ -1,11 +1,22 @@
 //! Exact totals on real threads.
-#![allow(clippy::unwrap_used, reason = "a helper that meets the unexpected stops the test")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a helper that meets the unexpected stops the test")]
+
+mod stores;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use stores::{Kind, over_both};
 use tollgate::{DirectLimiter, Limiter, Now, Plan, Policy, Quota};
+
+over_both!(
+    eight_threads_admit_a_burst_that_never_refills_exactly_once,
+    eight_threads_admit_what_comes_back_to_the_last_unit,
+    totals_are_exact_while_the_policy_is_reloaded,
+    roll_backs_lose_nothing_and_admit_nobody_extra,
+    requests_in_flight_are_counted_exactly,
+);
 
 const THREADS: u64 = 8;
 const CHECKS: u64 = 10_000_000;
@@ -25,25 +36,23 @@ fn admitted(check: impl Fn() -> bool + Sync) -> u64 {
     admitted.into_inner()
 }
 
-#[test]
-fn eight_threads_admit_a_burst_that_never_refills_exactly_once() {
+fn eight_threads_admit_a_burst_that_never_refills_exactly_once<T: Kind>() {
     let quota = Quota::per_second(0).burst(BURST);
     let direct = DirectLimiter::new(quota).unwrap();
     assert_eq!(admitted(|| direct.check().is_allowed()), BURST);
-    let keyed = Limiter::new(quota).unwrap();
+    let keyed = T::of(quota);
     assert_eq!(admitted(|| keyed.check("hot").is_allowed()), BURST);
     assert_eq!(keyed.len(), 1);
 }
 
 /// A microsecond passes with every check, whichever thread makes it, so that threads bring their instants out of
 /// order. At 320,000 a second, a unit comes back in about every third check.
-#[test]
-fn eight_threads_admit_what_comes_back_to_the_last_unit() {
+fn eight_threads_admit_what_comes_back_to_the_last_unit<T: Kind>() {
     let quota = Quota::per_second(320_000).burst(BURST);
     let at = |nanos| Now::since_origin(Duration::from_nanos(nanos)).unwrap();
 
     let direct = DirectLimiter::new(quota).unwrap();
-    let keyed = Limiter::new(quota).unwrap();
+    let keyed = T::of(quota);
     let checks: [&(dyn Fn(u64) -> bool + Sync); 2] =
         [&|nanos| direct.check_at(at(nanos)).is_allowed(), &|nanos| keyed.check_at("hot", at(nanos)).is_allowed()];
     for check in checks {
@@ -61,8 +70,7 @@ fn eight_threads_admit_what_comes_back_to_the_last_unit() {
 
 /// The policy changes hundreds of times meanwhile, and with it the number of quotas, their order, their names and the plan
 /// that the key is on; the burst that never refills stays what it is.
-#[test]
-fn totals_are_exact_while_the_policy_is_reloaded() {
+fn totals_are_exact_while_the_policy_is_reloaded<T: Kind>() {
     let never = Quota::per_second(0).burst(BURST).named("never");
     let plenty = Quota::per_second(1_000_000_000);
     let policies: [Policy; 4] = [
@@ -74,7 +82,7 @@ fn totals_are_exact_while_the_policy_is_reloaded() {
         Policy::new().plan("default", [never, plenty, Quota::per_day(1 << 40)]),
         Policy::new().plan("renamed", never),
     ];
-    let limiter = Limiter::builder().policy(policies[0].clone()).build().unwrap();
+    let limiter = T::roomy(Limiter::builder().policy(policies[0].clone()), 2_000).unwrap();
     for other in 0..1_000 {
         assert!(limiter.check(&format!("other {other}")).is_allowed());
     }
@@ -115,25 +123,26 @@ fn totals_are_exact_while_the_policy_is_reloaded() {
         over.store(true, Ordering::Relaxed);
         admitted.into_inner()
     });
-    assert_eq!(total, BURST);
+    if T::NEVER_PASSES_OVER {
+        assert_eq!(total, BURST);
+    }
+    assert!((1..=BURST).contains(&total), "{total}");
     assert!(reloads.into_inner() >= 400);
 }
 
 /// Two quotas that are taken from together, of which one always runs out first: what is given back is all there.
-#[test]
-fn roll_backs_lose_nothing_and_admit_nobody_extra() {
+fn roll_backs_lose_nothing_and_admit_nobody_extra<T: Kind>() {
     let [few, many] = [BURST / 2, BURST].map(|burst| Quota::per_second(0).burst(burst));
-    let limiter = Limiter::builder().plan("default", [many.named("many"), few.named("few")]).build().unwrap();
+    let limiter = T::make(Limiter::builder().plan("default", [many.named("many"), few.named("few")])).unwrap();
     assert_eq!(admitted(|| limiter.check("hot").is_allowed()), BURST / 2);
     let left: Vec<_> = limiter.peek_all("hot").iter().map(|one| one.remaining()).collect();
     assert_eq!(left, [BURST / 2, 0]);
 }
 
 /// Never more than four are in flight at once, and in the end none is.
-#[test]
-fn requests_in_flight_are_counted_exactly() {
+fn requests_in_flight_are_counted_exactly<T: Kind>() {
     let plan = Plan::new([Quota::per_second(1_000_000_000)]).in_flight(4);
-    let limiter = Limiter::builder().plan("default", plan).build().unwrap();
+    let limiter = T::make(Limiter::builder().plan("default", plan)).unwrap();
     let (inside, most) = (AtomicU64::new(0), AtomicU64::new(0));
     thread::scope(|scope| {
         for _ in 0..THREADS {

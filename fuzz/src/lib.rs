@@ -4,22 +4,25 @@
 mod oracle;
 #[path = "../../tests/oracle/plans.rs"]
 mod plans_oracle;
+#[path = "../../tests/stores/mod.rs"]
+mod stores;
 
 use std::time::Duration;
 
 use arbitrary::{Arbitrary, Result, Unstructured};
 use http::header::{HeaderName, HeaderValue};
 use http::{Request, StatusCode};
-use oracle::keyed::{KeyedStep, play_keyed};
+use oracle::keyed::{KeyedStep, play_fixed, play_keyed};
 use oracle::{Step, play};
 use plans_oracle::{PlanSpec, PlanStep, PolicySpec, play_plans};
 use tollgate::http::{Header, KeyExtractor, RateLimitLayer};
-use tollgate::{DirectLimiter, Limiter, Now, Quota, Unit};
+use tollgate::{DirectLimiter, Fixed, Limiter, Now, Quota, Sharded, Unit};
 
 /// Reads a quota and a script from `data` and has the naive judge watch it being played.
 pub fn bound(data: &[u8]) {
     if let Ok((quota, steps)) = script(&mut Unstructured::new(data)) {
-        play(quota, &steps);
+        play::<Sharded>(quota, &steps);
+        play::<Fixed>(quota, &steps);
     }
 }
 
@@ -27,6 +30,7 @@ pub fn bound(data: &[u8]) {
 pub fn keyed(data: &[u8]) {
     if let Ok((quota, max_keys, shared, steps)) = keyed_script(&mut Unstructured::new(data)) {
         play_keyed(quota, max_keys, shared, &steps);
+        play_fixed(quota, max_keys.min(24), shared, &steps);
     }
 }
 

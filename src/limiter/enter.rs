@@ -86,7 +86,7 @@ impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Limiter<K, S, T> {
         self.inner.current.get().plans.iter().any(|plan| plan.in_flight.is_some())
     }
 
-    fn leave(&self, key: &K, plan: u16, id: u64) {
+    pub(super) fn leave(&self, key: &K, plan: u16, id: u64) {
         let Inner { current, store, .. } = &*self.inner;
         loop {
             let policy = current.get();

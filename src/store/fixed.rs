@@ -100,6 +100,15 @@ const LIVES: u64 = !COUNT & !(PARITY | 1 << 63);
 
 /// The store of fixed size: lock-free for whoever is known, and fast; see [`Builder::fixed`](crate::Builder::fixed), which
 /// makes it.
+///
+/// It keeps no keys, so that there is no [`entries`](crate::Limiter::entries):
+///
+/// ```compile_fail,E0599
+/// # use tollgate::{Limiter, Quota};
+/// let limiter = Limiter::builder().quota(Quota::per_hour(1)).fixed(1_000).build()?;
+/// limiter.entries();
+/// # Ok::<(), tollgate::BuildError>(())
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Fixed {
     pub(crate) keys: u64,
@@ -142,6 +151,8 @@ pub struct FixedStore<S> {
 }
 
 struct Counts {
+    /// The version of the policy that the debts of the overflow were last carried over to.
+    carried: AtomicU64,
     keys: AtomicU64,
     evictions: AtomicU64,
     overflow: AtomicU64,
@@ -169,6 +180,7 @@ impl<S> FixedStore<S> {
             quotas,
             in_flight: in_flight.then_some(quotas),
             counts: CachePadded::new(Counts {
+                carried: AtomicU64::new(0),
                 keys: AtomicU64::new(0),
                 evictions: AtomicU64::new(0),
                 overflow: AtomicU64::new(0),
@@ -221,6 +233,11 @@ impl<S> FixedStore<S> {
     fn state<'a>(&'a self, way: Way<'a>, plan: &'a PlanTicks, version: u64) -> FixedState<'a> {
         FixedState::Own { way, places: &plan.places, parity: parity_of(version), in_flight: self.in_flight }
     }
+}
+
+/// The word of requests in flight in the next life of its way: none.
+const fn next_life(word: u64) -> u64 {
+    ((word >> 32) + 1) << 32 & LIVES
 }
 
 fn filled<T>(count: usize, fill: impl FnMut() -> T) -> Option<Box<[T]>> {
@@ -349,9 +366,11 @@ impl<K: Key + ?Sized, S: BuildHasher + 'static> Store<K> for FixedStore<S> {
             }
             let left_behind = self.left_behind(hash, plans, plan);
             if newcomer == Newcomer::Show && left_behind.is_none() {
-                let (floor, over) = (self.floor(hash), self.overs[first].load(Ordering::Acquire));
+                let floor = self.floor(hash);
+                let owes = self.may_owe(first, plans);
                 let now = clock();
-                let inherited = if over > now.ticks() { plans.inherited(plan, &is_current)? } else { [0; MAX_QUOTAS] };
+                let owes = owes > now.ticks() || !self.has_room(hash, now.ticks());
+                let inherited = if owes { plans.inherited(plan, &is_current)? } else { [0; MAX_QUOTAS] };
                 let state = KeyState::new(plan, plans.version, 0, |n| inherited[n].max(floor), Who::<()>::Overflow);
                 return Some(f(FixedState::Apart(&state), resident(hash), now));
             }
@@ -366,31 +385,38 @@ impl<K: Key + ?Sized, S: BuildHasher + 'static> Store<K> for FixedStore<S> {
                 continue;
             }
             // The floors before the time: they are no later then.
-            let (floor, over) = (self.floor(hash), self.overs[first].load(Ordering::Acquire));
+            let (floor, owes) = (self.floor(hash), self.may_owe(first, plans));
             let now = clock();
-            let inherited = if over > now.ticks() { plans.inherited(plan, &is_current)? } else { [0; MAX_QUOTAS] };
+            let inherited = if owes > now.ticks() { plans.inherited(plan, &is_current)? } else { [0; MAX_QUOTAS] };
             let Some(mut claimed) = self.claim_for(hash, now.ticks()) else {
-                let (answer, until) = plans.with_overflow(plan, &is_current, |state| {
+                let answer = plans.with_overflow(plan, &is_current, |state| {
                     state.full_no_earlier(floor);
                     let answer = f(FixedState::Apart(state), plan.home.id, now);
-                    (answer, state.slots().iter().map(|slot| slot.bucket.tat()).max())
+                    // While the overflow is locked: who carries it over finds it in here.
+                    self.overs[first].fetch_max(state.full_at(), Ordering::Release);
+                    answer
                 })?;
-                self.overs[first].fetch_max(until.unwrap_or(0), Ordering::Release);
                 crate::stats::count(&self.counts.overflow);
                 crate::stats::count(&plan.home.counts.overflow);
                 return Some(answer);
             };
             if !self.is_in_time(&is_current) {
-                self.open(&claimed, claimed.way.tag);
+                // As an empty one: whose it was may have found it taken, and have another by now.
+                self.open(&claimed, 0);
+                if claimed.way.tag != 0 {
+                    self.counts.keys.fetch_sub(1, Ordering::Relaxed);
+                    crate::stats::count(&self.counts.evictions);
+                }
                 return None;
             }
             crate::stats::count(if claimed.way.tag == 0 { &self.counts.keys } else { &self.counts.evictions });
+            claimed.words[..self.quotas].fill(parity_of(plans.version));
             for (n, place) in plan.places.iter().enumerate() {
                 let full_at = inherited[n].max(floor).max(now.ticks());
                 claimed.words[usize::from(*place)] = full_at ^ parity_of(plans.version);
             }
             if let Some(place) = self.in_flight {
-                claimed.words[place] = ((claimed.words[place] >> 32) + 1) << 32 & LIVES;
+                claimed.words[place] = next_life(claimed.words[place]);
             }
             self.open(&claimed, tag);
             drop(latch);
@@ -401,6 +427,12 @@ impl<K: Key + ?Sized, S: BuildHasher + 'static> Store<K> for FixedStore<S> {
 
     fn carry_all(&self, plans: &Plans) {
         plans.carry_overflow();
+        let full_at = plans.overflow_full_at();
+        for over in self.overs.iter().filter(|over| over.load(Ordering::Acquire) > plans.at.ticks()) {
+            over.fetch_max(full_at, Ordering::Release);
+        }
+        // Release: pairs with `may_owe`.
+        self.counts.carried.store(plans.version, Ordering::Release);
         // Pairs with the fence after a claim: a claim that this does not see has seen the new version.
         fence(Ordering::SeqCst);
         for set in 0..self.sets.len() {
@@ -439,7 +471,10 @@ impl<K: Key + ?Sized, S: BuildHasher + 'static> Store<K> for FixedStore<S> {
             let Some(mut claimed) = self.freeze_of(from, &is_current) else { continue };
             from.set.refunds.begin_life();
             if to.is_some_and(|to| self.absorb(to, &claimed, by, at)) {
-                claimed.words = [0; MAX_WORDS];
+                claimed.words[..self.quotas].fill(0);
+                if let Some(place) = self.in_flight {
+                    claimed.words[place] = next_life(claimed.words[place]);
+                }
                 self.open(&claimed, 0);
                 self.counts.keys.fetch_sub(1, Ordering::Relaxed);
             } else {

@@ -187,6 +187,11 @@ impl KeyState {
         self.slots().iter().for_each(|slot| slot.bucket.raise(instant));
     }
 
+    /// When all buckets are full again.
+    pub(crate) fn full_at(&self) -> u64 {
+        self.slots().iter().map(|slot| slot.bucket.tat()).max().unwrap_or(0)
+    }
+
     /// Lets one more request in, if fewer than `limit` are in flight.
     pub(crate) fn enter(&self, limit: u32) -> bool {
         // Relaxed, here and below: the count is all there is, and it is changed by compare-and-swap.

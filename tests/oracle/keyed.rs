@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher};
 use std::time::Duration;
 
-use tollgate::{Decision, DirectLimiter, Limiter, Now, Quota};
+use tollgate::{Builder, Decision, DirectLimiter, Limiter, Now, Quota, Sharded, Stores};
 
 use super::{Admission, assert_bound};
 
@@ -25,12 +25,13 @@ pub(crate) enum KeyedStep {
 }
 
 /// Hashes of which the low bits, by which keys share what their refunds need, are all different or all the same.
-#[derive(Clone)]
-struct LowBits {
+#[derive(Clone, Debug)]
+pub(crate) struct LowBits {
     shared: bool,
 }
 
-struct Last {
+#[derive(Debug)]
+pub(crate) struct Last {
     shared: bool,
     hash: u64,
 }
@@ -60,15 +61,36 @@ impl Hasher for Last {
 /// shared what their refunds need, every answer is that of the obvious limiter; and always, what each key keeps between
 /// two resets is within the bound.
 pub(crate) fn play_keyed(quota: Quota, max_keys: u64, shared: bool, steps: &[KeyedStep]) {
-    let builder = Limiter::builder().quota(quota).keys::<u8>().shards(2).max_keys(max_keys).hasher(LowBits { shared });
-    let Ok(limiter) = builder.build() else { return };
+    let builder = keyed(quota, shared).shards(2).max_keys(max_keys);
+    play_on(quota, builder.build().ok(), !shared, max_keys, steps);
+}
+
+/// The same on a fixed store that expects `keys`, where all keys share what their refunds need.
+pub(crate) fn play_fixed(quota: Quota, keys: u64, shared: bool, steps: &[KeyedStep]) {
+    play_on(quota, keyed(quota, shared).fixed(keys).build().ok(), false, u64::MAX, steps);
+}
+
+fn keyed(quota: Quota, shared: bool) -> Builder<u8, LowBits, Sharded> {
+    Limiter::builder().quota(quota).keys::<u8>().hasher(LowBits { shared })
+}
+
+/// `apart` says that no two keys share what their refunds need.
+fn play_on<T: Stores<u8, LowBits>>(
+    quota: Quota,
+    limiter: Option<Limiter<u8, LowBits, T>>,
+    apart: bool,
+    max_keys: u64,
+    steps: &[KeyedStep],
+) {
+    let Some(limiter) = limiter else { return };
     let obvious = || DirectLimiter::new(quota).expect("what one limiter takes, the other takes");
     let mut map: HashMap<u8, DirectLimiter> = HashMap::new();
     // Of each key since its last reset. One that was given back costs 0.
     let mut admitted: HashMap<u8, Vec<Admission>> = HashMap::new();
     let mut refundable = Vec::new();
     let mut now = 0_u64;
-    let mut alike = !shared;
+    // Until the first refund that is not at the instant of its take, where it is worth less if others share its word.
+    let mut alike = true;
 
     for step in steps {
         let instant = Now::since_origin(Duration::from_nanos(now)).expect("steps end before the last instant");
@@ -83,10 +105,10 @@ pub(crate) fn play_keyed(quota: Quota, max_keys: u64, shared: bool, steps: &[Key
             KeyedStep::Take(key, cost) => {
                 let peeked = limiter.peek_cost_at(&key, cost, instant);
                 let decision = limiter.check_cost_at(&key, cost, instant);
+                assert_eq!(peeked.is_allowed(), decision.is_allowed(), "peek at {key} in {now} ns of {quota}");
                 let expected = map.entry(key).or_insert_with(obvious).check_cost_at(cost, instant);
                 alike &= limiter.stats().overflow == 0;
                 if alike {
-                    assert_eq!(peeked.is_allowed(), expected.is_allowed(), "peek at {key} in {now} ns of {quota}");
                     assert_eq!(decision.to_string(), expected.to_string(), "{key} in {now} ns of {quota}");
                 }
                 if let (Decision::Allow(allow), true) = (decision, cost > 0) {
@@ -104,6 +126,7 @@ pub(crate) fn play_keyed(quota: Quota, max_keys: u64, shared: bool, steps: &[Key
                         direct.refund_at(twin, instant);
                     }
                     if let Some(admission) = admitted.get_mut(&key).and_then(|of_key| of_key.get_mut(index)) {
+                        alike &= apart || admission.at == now;
                         admission.cost = 0;
                     }
                 }
@@ -115,6 +138,8 @@ pub(crate) fn play_keyed(quota: Quota, max_keys: u64, shared: bool, steps: &[Key
                         assert_bound(quota, &of_key);
                     }
                     refundable.retain(|(of, ..)| *of != key);
+                    // Of no other key of a set is anything given back after a reset.
+                    alike &= apart || refundable.is_empty();
                     map.insert(key, obvious());
                 }
             }

@@ -4,10 +4,10 @@
 //! Quotas are such that a unit takes whole ticks of 1/8 ns, so that rounding has no part in it but where use is carried
 //! over.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use tollgate::{Decision, InFlight, Limiter, Now, Plan, Policy, Quota, Reason, Unit};
+use tollgate::{BuildError, Decision, InFlight, Limiter, Now, Plan, Policy, Quota, RandomState, Reason, Stores, Unit};
 
 /// The plans that there may be, by number.
 pub(crate) const NAMES: [&str; 4] = ["free", "pro", "team", "trial"];
@@ -162,11 +162,18 @@ struct Account {
     plan: PlanSpec,
     buckets: Vec<Bucket>,
     in_flight: u32,
+    /// Whether anything was ever taken, so that the limiter may know of it.
+    touched: bool,
 }
 
 impl Account {
     fn new(plan: &PlanSpec) -> Self {
-        Self { plan: plan.clone(), buckets: vec![Bucket { full_at: 0 }; plan.quotas.len()], in_flight: 0 }
+        Self {
+            plan: plan.clone(),
+            buckets: vec![Bucket { full_at: 0 }; plan.quotas.len()],
+            in_flight: 0,
+            touched: false,
+        }
     }
 
     fn quotas(&self) -> impl Iterator<Item = (&Quota, &Bucket)> {
@@ -186,6 +193,7 @@ impl Account {
             }
         }
         self.in_flight += other.in_flight;
+        self.touched |= other.touched;
     }
 }
 
@@ -261,6 +269,7 @@ impl Model {
             }
         }
         let full = enter && longest.is_none() && in_flight.is_some_and(|limit| account.in_flight >= limit);
+        account.touched |= longest.is_none();
         if longest.is_none() && !full {
             for ((quota, bucket), cost) in quotas.iter().zip(&mut account.buckets).zip(&costs) {
                 if *cost > 0 {
@@ -337,6 +346,14 @@ impl Model {
         }
     }
 
+    /// Whether a key that has taken of two plans would have them become one.
+    fn adds_up(&self, policy: &PolicySpec) -> bool {
+        let touched = self.accounts.iter().filter(|(_, account)| account.touched).map(|(on, _)| *on);
+        let goes_to = |plan: usize| if policy.plans[plan].is_some() { plan } else { policy.default };
+        let mut all = BTreeSet::new();
+        !touched.into_iter().all(|(key, plan)| all.insert((key, goes_to(plan))))
+    }
+
     /// A place is given back on the plan that it was taken on, or, if nothing is in flight there since the key was moved,
     /// on another. False if there are several others: which one is not specified.
     fn leave(&mut self, key: u8, plan: usize) -> bool {
@@ -352,8 +369,21 @@ impl Model {
 
 /// Plays `steps` on a limiter and on the model, and compares all that the limiter says.
 pub(crate) fn play_plans(first: &PolicySpec, steps: &[PlanStep]) {
-    let builder = Limiter::builder().keys::<u8>().policy(first.policy()).shards(2);
-    let limiter = match builder.build() {
+    let builder = || Limiter::builder().keys::<u8>().policy(first.policy());
+    play_on(builder().shards(2).build(), false, first, steps);
+    // Of one set or a few, where states are dropped as idle as others come; and one where they stay where they are.
+    for keys in [1, 10, 100] {
+        play_on(builder().fixed(keys).room_for(8, true).build(), true, first, steps);
+    }
+}
+
+fn play_on<T: Stores<u8, RandomState>>(
+    limiter: Result<Limiter<u8, RandomState, T>, BuildError>,
+    fixed: bool,
+    first: &PolicySpec,
+    steps: &[PlanStep],
+) {
+    let limiter = match limiter {
         Ok(limiter) if first.is_valid() => limiter,
         Err(_) if !first.is_valid() => return,
         other => panic!("{other:?} of {first:?}"),
@@ -389,6 +419,10 @@ pub(crate) fn play_plans(first: &PolicySpec, steps: &[PlanStep]) {
                     None if *tokens == 0 => limiter.check_cost_at(key, *requests, now),
                     None => limiter.check_costs_at(key, &costs, now),
                 };
+                if limiter.stats().overflow > 0 {
+                    // The model knows of none.
+                    return;
+                }
                 let expected = model.ask(*key, *named, (*requests, *tokens), false);
                 assert_eq!(Expected::of(&decision), expected, "{key} at {nanos} ns: {decision}");
                 compare_all(&limiter, &mut model, *key, now);
@@ -408,6 +442,9 @@ pub(crate) fn play_plans(first: &PolicySpec, steps: &[PlanStep]) {
                     Some(plan) => limiter.plan(NAMES[plan]).expect("it is there").enter_costs_at(key, &costs, now),
                     None => limiter.enter_costs_at(key, &costs, now),
                 };
+                if limiter.stats().overflow > 0 {
+                    return;
+                }
                 let expected = model.ask(*key, named, (*requests, *tokens), true);
                 let (decision, guard) = match entered {
                     Ok(mut guard) => (Decision::Allow(guard.take_allow()), Some(guard)),
@@ -446,7 +483,8 @@ pub(crate) fn play_plans(first: &PolicySpec, steps: &[PlanStep]) {
             }
             PlanStep::Reset(key) => {
                 limiter.reset(key);
-                refundable.retain(|(of, ..)| of != key);
+                // In a fixed store, keys share what their refunds need.
+                refundable.retain(|(of, ..)| of != key && !fixed);
                 for account in model.accounts.iter_mut().filter(|((of, _), _)| of == key).map(|(_, account)| account) {
                     account.buckets.iter_mut().for_each(|bucket| bucket.full_at = 0);
                 }
@@ -456,7 +494,7 @@ pub(crate) fn play_plans(first: &PolicySpec, steps: &[PlanStep]) {
                 let there = |plan: &usize| model.policy.plans[*plan].is_some();
                 let moved = limiter.move_plan_at(key, NAMES[*from], NAMES[*to], now);
                 assert_eq!(moved.is_ok(), there(from) && there(to));
-                refundable.retain(|(of, ..)| of != key);
+                refundable.retain(|(of, ..)| of != key && !fixed);
                 if moved.is_ok() && from != to {
                     if let Some(account) = model.accounts.remove(&(*key, *from)) {
                         let now = model.now;
@@ -465,6 +503,8 @@ pub(crate) fn play_plans(first: &PolicySpec, steps: &[PlanStep]) {
                     compare_all(&limiter, &mut model, *key, now);
                 }
             }
+            // What a fixed store does then has a test of its own.
+            PlanStep::Reload(policy) if fixed && policy.is_valid() && model.adds_up(policy) => {}
             PlanStep::Reload(policy) => {
                 let reloaded = limiter.reload_at(policy.policy(), now);
                 assert_eq!(reloaded.is_ok(), policy.is_valid(), "{reloaded:?} of {policy:?}");
@@ -484,13 +524,18 @@ pub(crate) fn play_plans(first: &PolicySpec, steps: &[PlanStep]) {
 }
 
 /// All that can be seen of a key's buckets, to the tick.
-fn all(limiter: &Limiter<u8>, key: u8, now: Now) -> Vec<String> {
+fn all<T: Stores<u8, RandomState>>(limiter: &Limiter<u8, RandomState, T>, key: u8, now: Now) -> Vec<String> {
     let plans = NAMES.iter().filter_map(|name| limiter.plan(name).ok());
     plans.map(|plan| format!("{:?}", limiter.standings(&plan.peek_costs_at(&key, &[], now)))).collect()
 }
 
 /// Every quota of every plan of `key` has the numbers that it should have.
-fn compare_all(limiter: &Limiter<u8>, model: &mut Model, key: u8, now: Now) {
+fn compare_all<T: Stores<u8, RandomState>>(
+    limiter: &Limiter<u8, RandomState, T>,
+    model: &mut Model,
+    key: u8,
+    now: Now,
+) {
     let instant = model.now;
     for (plan, name) in NAMES.iter().enumerate() {
         if model.policy.plans[plan].is_none() {

@@ -2,6 +2,7 @@
 
 use super::way::Way;
 use super::{COUNT, FixedStore, MAX_WORDS, PARITY, TAKEN, WAYS};
+use crate::plans::Plans;
 use crate::sync::Ordering;
 
 /// A way that was claimed, with the words that were there.
@@ -62,7 +63,8 @@ impl<S> FixedStore<S> {
         let mut words = [0; MAX_WORDS];
         // The first word last: until it is taken, the way is whose it was.
         for n in (1..self.words()).chain([0]) {
-            words[n] = way.word(n).load(Ordering::Acquire);
+            // What has become somebody else's is as good as in use.
+            words[n] = way.load(n).unwrap_or(TAKEN);
             if !self.is_idle(n, words[n], now) || !way.exchange(n, words[n], TAKEN) {
                 let taken = if n == 0 { 1..self.words() } else { 1..n };
                 // Release: as for a newcomer's words.
@@ -70,7 +72,12 @@ impl<S> FixedStore<S> {
                 return None;
             }
         }
-        Some(Claimed { way, words })
+        // If it has changed hands and looked the same, nothing was taken from it since, but it was somebody's.
+        let tag = way.set.tags[way.way].load(Ordering::Relaxed);
+        if tag != way.tag {
+            way.set.raise_floor(now);
+        }
+        Some(Claimed { way: Way { tag, ..way }, words })
     }
 
     /// Takes all words of a way, whatever they are. `None` if it is somebody else's.
@@ -91,6 +98,20 @@ impl<S> FixedStore<S> {
         for n in (0..self.words()).rev() {
             way.word(n).store(words[n], Ordering::Release);
         }
+    }
+
+    /// Whether a newcomer to these sets would get a way of its own.
+    pub(super) fn has_room(&self, hash: u64, now: u64) -> bool {
+        self.both(hash).any(|set| (0..WAYS).any(|way| self.look_at(set, way, now).is_ok()))
+    }
+
+    /// The instant until when newcomers to that set inherit the debt of the overflow. While a new policy is being put in force,
+    /// a debt that there was when it came may last for longer than was known.
+    pub(super) fn may_owe(&self, set: usize, plans: &Plans) -> u64 {
+        // Acquire: pairs with the store in `carry_all`, after which the instants are those of this version.
+        let is_carried = self.counts.carried.load(Ordering::Acquire) >= plans.version;
+        let over = self.overs[set].load(Ordering::Acquire);
+        if is_carried || over <= plans.at.ticks() { over } else { u64::MAX }
     }
 
     /// When a bucket of a newcomer to these sets is full, at the earliest.

@@ -73,10 +73,13 @@ impl State for FixedState<'_> {
         way.set.refunds.give_back(taken.refunds, GRAIN, |given_back| {
             loop {
                 let Some(word) = way.load(place).filter(|word| word ^ parity < CLOSED) else { return 0 };
-                let now = quota.at(clock());
+                let at = clock();
+                let now = quota.at(at);
                 let tat = word ^ parity;
                 let lowered = taken.worth(quota, given_back, then, now).min(tat.saturating_sub(now));
-                if lowered == 0 || way.exchange(place, word, (tat - lowered) ^ parity) {
+                // Full is full from this instant on, also where time stands still: or it would never be idle.
+                let next = if tat - lowered == now { at.ticks() } else { tat - lowered };
+                if lowered == 0 || way.exchange(place, word, next ^ parity) {
                     return lowered;
                 }
             }
