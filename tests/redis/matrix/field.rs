@@ -132,8 +132,8 @@ impl Field {
     /// When each node was last admitted on a lease of that kind.
     fn leased(&self, kind: usize) -> Vec<u64> {
         let of_apart = |apart: &Apart| {
-            let of_kind = apart.admitted().into_iter().filter(|one| one.kind == kind);
-            of_kind.last().map_or(0, |one| one.before)
+            let mut of_kind = apart.admitted().into_iter().filter(|one| one.kind == kind);
+            of_kind.next_back().map_or(0, |one| one.before)
         };
         self.nodes.iter().map(|node| node.watch.leased(kind)).chain(self.apart.iter().map(of_apart)).collect()
     }

@@ -28,7 +28,7 @@ pub(crate) fn measure() -> Vec<Latency> {
     let names: Vec<_> = (0..100).map(|key| format!("client-{key:013}")).collect();
     let own = Quota::per_hour(1_000_000).burst(4_000_000_000);
     let alone = Limiter::builder().plan("api", own).build().unwrap();
-    let in_state = |(state, set): &(&'static str, fn(&Server, &Proxy, bool))| {
+    let in_state = |state: &'static str, set: fn(&Server, &Proxy, bool)| {
         let server = Server::new();
         let proxy = Proxy::to(server.port);
         let fleet = Fleet::builder(RedisAuthority::builder(proxy.url()).build().unwrap()).start().unwrap();
@@ -48,15 +48,14 @@ pub(crate) fn measure() -> Vec<Latency> {
         let (shared, admitted) = histogram(&shared, &names, CHECKS);
         let (alone, _) = histogram(&alone, &names, CHECKS);
         set(&server, &proxy, false);
-        Latency { state: *state, shared, alone, admitted }
+        Latency { state, shared, alone, admitted }
     };
-    let states: [(&'static str, fn(&Server, &Proxy, bool)); 4] = [
-        ("well", |_, _, _| {}),
-        ("stopped", |server, _, is_so| if is_so { server.pause() } else { server.resume() }),
-        ("5 ms away", |_, proxy, is_so| proxy.lag(Duration::from_millis(if is_so { 5 } else { 0 }))),
-        ("answers rubbish", |_, proxy, is_so| proxy.garble(is_so)),
-    ];
-    states.iter().map(in_state).collect()
+    vec![
+        in_state("well", |_, _, _| {}),
+        in_state("stopped", |server, _, is_so| if is_so { server.pause() } else { server.resume() }),
+        in_state("5 ms away", |_, proxy, is_so| proxy.lag(Duration::from_millis(if is_so { 5 } else { 0 }))),
+        in_state("answers rubbish", |_, proxy, is_so| proxy.garble(is_so)),
+    ]
 }
 
 fn histogram(limiter: &Limiter, names: &[String], checks: usize) -> (Histogram<u64>, f64) {
