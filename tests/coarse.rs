@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used, reason = "a helper that meets the unexpected stops the test")]
 #![allow(clippy::expect_used, clippy::panic, reason = "a judge that finds a fault stops the test")]
 
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 use std::time::Duration;
 
@@ -406,34 +408,45 @@ fn a_second_look_that_comes_before_the_thread_bounds_a_leap_as_well() {
     assert_eq!(clock.now(), at(SECOND));
 }
 
+/// Three threads look and publish all the time, while the clock goes on by microseconds, and by an hour now and then.
 #[test]
 fn whatever_threads_meet_at_a_leap_no_time_is_made() {
+    const LEAPS: u32 = 500;
     let (time, clock) = by_hand(SECOND);
     let limiter = keyed(Quota::per_second(1_000_000).burst(1), &clock);
-    for leap in 1..=200_u32 {
-        let before = nanos(clock.now());
-        thread::scope(|scope| {
-            for name in 0..4 {
-                let (limiter, clock) = (&limiter, &clock);
-                scope.spawn(move || {
-                    let key = format!("{name}");
-                    let mut last = 0;
-                    for _ in 0..50 {
-                        _ = limiter.check(&key).is_allowed();
-                        clock.publish();
-                        let now = nanos(clock.now());
-                        assert!(last <= now, "it went back from {last} to {now}");
-                        last = now;
-                    }
-                });
+    let (ready, is_over) = (Barrier::new(4), AtomicBool::new(false));
+    thread::scope(|scope| {
+        for key in ["a", "b", "c"] {
+            let (limiter, clock, ready, is_over) = (&limiter, &clock, &ready, &is_over);
+            scope.spawn(move || {
+                ready.wait();
+                let mut last = Now::ORIGIN;
+                while !is_over.load(Relaxed) {
+                    _ = limiter.check(key).is_allowed();
+                    clock.publish();
+                    let now = clock.now();
+                    assert!(last <= now, "it went back from {last:?} to {now:?}");
+                    last = now;
+                }
+            });
+        }
+        ready.wait();
+        for _ in 0..LEAPS {
+            for _ in 0..200 {
+                time.advance(Duration::from_micros(1));
+                std::hint::spin_loop();
             }
-            time.set(HOUR * leap);
-        });
-        clock.publish();
-        let after = nanos(clock.now());
-        assert!(after - before >= SECOND.as_nanos() && after - before <= 5 * SECOND.as_nanos(), "{before} to {after}");
-        assert_eq!(after + stats(&clock).lost.as_nanos(), nanos(time.now()), "nothing is lost twice");
-    }
+            time.advance(HOUR);
+            clock.publish();
+        }
+        is_over.store(true, Relaxed);
+    });
+    clock.publish();
+    let (after, true_time) = (nanos(clock.now()), nanos(time.now()));
+    assert_eq!(after + stats(&clock).lost.as_nanos(), true_time, "nothing is lost twice");
+    let steps = u128::from(LEAPS) * SECOND.as_nanos();
+    assert!((steps..=4 * steps).contains(&after), "{after} ns");
+    assert!(stats(&clock).leaps >= u64::from(LEAPS));
 }
 
 /// metrics-rs/quanta#61: the clock reads 1000 and then 900, and the elapsed time wraps.
