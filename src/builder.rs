@@ -142,7 +142,16 @@ impl<K: Key + ?Sized, S, T> Builder<K, S, T> {
 
 impl<K: Key + ?Sized, S> Builder<K, S, Sharded> {
     /// Keeps keys in a store of fixed size instead, made for `keys` that are active at once: lock-free for whoever is known,
-    /// and the fastest there is. See [`Fixed`].
+    /// and the fastest there is. [`Fixed`] has the trade-offs. It takes the place of what [`shards`](Self::shards) and
+    /// [`max_keys`](Self::max_keys) have said.
+    ///
+    /// ```
+    /// use tollgate::{Limiter, Quota};
+    ///
+    /// let limiter = Limiter::builder().quota(Quota::per_second(10)).fixed(100_000).build()?;
+    /// assert!(limiter.check("alice").is_allowed());
+    /// # Ok::<(), tollgate::BuildError>(())
+    /// ```
     pub fn fixed(self, keys: u64) -> Builder<K, S, Fixed> {
         let Self { policy, clock, hasher, fleet, write, .. } = self;
         Builder { policy, clock, store: Fixed { keys, quotas: 0, in_flight: false }, hasher, fleet, write }

@@ -98,8 +98,29 @@ const COUNT: u64 = u32::MAX as u64;
 /// That number.
 const LIVES: u64 = !COUNT & !(PARITY | 1 << 63);
 
-/// The store of fixed size: lock-free for whoever is known, and fast; see [`Builder::fixed`](crate::Builder::fixed), which
-/// makes it.
+/// The store of fixed size: lock-free for whoever is known, and the fastest; [`Builder::fixed`](crate::Builder::fixed) makes it,
+/// and this names it in types, as in `Limiter<str, RandomState, Fixed>`.
+///
+/// # Trade-offs
+///
+/// - **Its memory is taken when it is made**, for the number of keys that are *active* at once, which is those that are not idle:
+///   128 bytes for a set of seven keys, 60 % of which are expected to be in use, and 8 beside it: 32.4 bytes for each key that is
+///   expected, whatever a key is. Plans of two or three quotas take 128 bytes more for each set, 62.9 bytes a key, and so on for
+///   each further two; a limit of requests in flight counts as a quota.
+/// - **With as many keys as expected, practically all have buckets of their own**; with a sixth more, some 20 in a million have
+///   none, with a third more a thousandth. They share the overflow buckets of their plan, as everybody does in the default store
+///   at [`max_keys`](crate::Builder::max_keys), and [`stats`](crate::Limiter::stats) counts their checks. Whoever is known
+///   notices nothing, so that invented keys change neither memory nor what known clients get.
+/// - **A key is its hash**, 63 bits of it with its plan: two keys of the same hash share a bucket. No hasher that
+///   leaves some of the 64 bits alone will do. What it resists is up to the hasher, see [`RandomState`](crate::RandomState).
+/// - **Nobody who is known waits**, but where a plan has several quotas: a check of an idle key may then wait for a
+///   newcomer that is just taking its place. A newcomer waits for other newcomers of its set, and refunds of one set wait for
+///   one another. A denial writes nothing, so that a key that is denied is read by all cores at once.
+/// - A refund is worth less, if it is by debt, by what was given back to other keys of the set since.
+/// - When a key's plan is removed, what it has used goes with it to the plan that it comes to, unless it was known there already.
+///   A check that runs while its key is [moved](crate::Limiter::move_plan) may be charged on both plans.
+/// - It has no global quotas, and a policy with more quotas than it was made for is refused, see
+///   [`room_for`](crate::Builder::room_for).
 ///
 /// It keeps no keys, so that there is no [`entries`](crate::Limiter::entries):
 ///
