@@ -1,7 +1,7 @@
 //! What the fixed store does differently from the one that grows, and what only it can get wrong.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a helper that meets the unexpected stops the test")]
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -45,6 +45,25 @@ fn the_eighth_of_a_set_of_seven_is_in_overflow() {
     assert_eq!((limiter.len(), limiter.stats().overflow), (7, 5));
     // Who is known is decided as before.
     assert_eq!(limiter.peek_at(&0, secs(5.0)).remaining(), 5);
+}
+
+/// Also of a set that has never had anybody in overflow.
+#[test]
+fn a_peek_says_what_a_check_will_where_there_is_no_way_left() {
+    let limiter = Limiter::builder().quota(Quota::per_second(1).burst(10)).keys::<u64>().fixed(16).build().unwrap();
+    let mut newcomers = 0..;
+    while limiter.stats().overflow < 20 {
+        _ = limiter.check_cost_at(&newcomers.next().unwrap(), 10, Now::ORIGIN).is_allowed();
+    }
+    let mut without = 0;
+    for key in newcomers.take(200) {
+        let peeked = limiter.peek_at(&key, Now::ORIGIN);
+        let before = limiter.stats().overflow;
+        let checked = limiter.check_at(&key, Now::ORIGIN);
+        assert_eq!(peeked.is_allowed(), checked.is_allowed(), "{key}");
+        without += u64::from(limiter.stats().overflow > before);
+    }
+    assert!(without > 100);
 }
 
 #[test]
@@ -123,16 +142,23 @@ fn a_refund_of_a_key_that_went_is_worth_nothing() {
 fn a_refund_of_what_was_reset_moved_or_carried_over_is_worth_nothing() {
     let never = |burst| Quota::per_second(0).burst(burst);
     let of_two =
-        |quota| Policy::<u64>::new().plan("one", quota).plan("two", never(20).named("other")).default_plan("one");
-    for how in 0..3 {
+        |quota| Policy::<u64>::new().plan("one", quota).plan("two", never(5).named("other")).default_plan("one");
+    for how in 0..4 {
         let limiter = Limiter::builder().keys().policy(of_two(never(10))).fixed(4).build().unwrap();
         let old = allowed(limiter.check_cost(&0, 10));
         match how {
             0 => assert!(limiter.reset(&0)),
             1 => {
                 assert!(limiter.move_plan(&0, "one", "two").unwrap());
+                // A smaller burst has no room for more, and half of the use is forgotten.
                 assert!(limiter.move_plan(&0, "two", "one").unwrap());
-                assert!(limiter.reset(&0));
+                assert_eq!(limiter.peek(&0).remaining(), 5);
+            }
+            2 => {
+                // What was used is on the other plan, and nothing here.
+                assert!(limiter.plan("two").unwrap().check(&0).is_allowed());
+                assert!(limiter.move_plan(&0, "one", "two").unwrap());
+                assert_eq!(limiter.peek(&0).remaining(), 10);
             }
             _ => {
                 // There and back: the quota is what it was, and half of the use is forgotten.
@@ -302,6 +328,59 @@ fn places_in_flight_are_counted_exactly_while_keys_move() {
     for key in 0..3 {
         let left = limiter.peek_all(&key).iter().map(|one| one.remaining()).next_back();
         assert_eq!(left, Some(1_000), "of {key}");
+    }
+}
+
+/// Every key is idle again an instant after it was used, so that ways change hands all the time, while others take from them and
+/// words are what they were a moment ago. With a burst of one, each key has at most one at each instant.
+fn one_at_each_instant(expected: u64, keys: u64, quotas: &[Quota], reloads: bool) {
+    const INSTANTS: u64 = 30_000;
+    let policy = || Policy::<u64>::new().plan("default", quotas.to_vec());
+    let limiter = Limiter::builder().keys().policy(policy()).fixed(expected).build().unwrap();
+    let counts: Vec<AtomicU64> = (0..INSTANTS * keys).map(|_| AtomicU64::new(0)).collect();
+    let clock = AtomicU64::new(0);
+    thread::scope(|scope| {
+        for thread in 0..3 {
+            let (limiter, counts, clock) = (&limiter, &counts, &clock);
+            scope.spawn(move || {
+                for turn in thread.. {
+                    let instant = clock.load(Ordering::Relaxed);
+                    if instant >= INSTANTS {
+                        break;
+                    }
+                    let now = Now::since_origin(Duration::from_micros(instant)).unwrap();
+                    let key = turn * 7 % keys;
+                    if limiter.check_at(&key, now).is_allowed() {
+                        let before = counts[(instant * keys + key) as usize].fetch_add(1, Ordering::Relaxed);
+                        assert_eq!(before, 0, "{key} once more at {instant}");
+                    }
+                    if turn % (keys / 2) == 0 {
+                        _ = clock.compare_exchange(instant, instant + 1, Ordering::Relaxed, Ordering::Relaxed);
+                    }
+                }
+            });
+        }
+        if reloads {
+            scope.spawn(|| {
+                while clock.load(Ordering::Relaxed) < INSTANTS {
+                    let now = Now::since_origin(Duration::from_micros(clock.load(Ordering::Relaxed))).unwrap();
+                    limiter.reload_at(policy(), now).unwrap();
+                }
+            });
+        }
+    });
+    assert!(limiter.stats().evictions > 0);
+}
+
+#[test]
+fn nobody_takes_twice_while_ways_change_hands() {
+    let quotas = [Quota::per_second(1_000_000).burst(1), Quota::per_second(2_000_000).burst(2)];
+    for quotas in [&quotas[..1], &quotas[..]] {
+        for reloads in [false, true] {
+            // One set, of fewer ways than keys; and several.
+            one_at_each_instant(4, 12, quotas, reloads);
+            one_at_each_instant(12, 40, quotas, reloads);
+        }
     }
 }
 

@@ -128,5 +128,5 @@ impl State for FixedState<'_> {
 
 /// Counts one request less in flight, if there is one.
 pub(super) fn leave(way: Way<'_>, place: usize) -> bool {
-    way.swap(place, |word| (word & COUNT > 0).then_some(word - 1))
+    way.swap(place, |word| (word & COUNT > 0).then(|| word - 1))
 }
