@@ -37,18 +37,18 @@ local READ_AT_ONCE = 1000
 local CENTURY = 3155760000000
 
 -- The first bytes of values.
-local WINDOW, BUCKET, TOLD, TIME = 1, 2, 3, 4
+local NARROW, BUCKET, TOLD, TIME, WIDE = 1, 2, 3, 4, 5
 -- What records are.
 local LAST_REPORT, EXACTLY, STATUS, REPAIR = 3, 4, 5, 6
 -- Added to that where a record before is about the same key.
 local SAME_KEY = 128
--- Reports by the width of their numbers.
-local REPORTS = { '<I2I7I2I2I2I2I2I2', '<I2I7I3I3I3I3I3I3', '<I2I7I4I4I4I4I4I4' }
+-- The numbers of reports by their width, and how many bytes they take.
+local REPORTS, REPORT_SIZES = { '<HHHHH', '<I3I3I3I3I3', '<I5I5I5I5I5' }, { 10, 15, 25 }
 -- The lowest of these bits of an answer: the key was not known; it could not be made sense of; less than all was kept; the
--- wait is shorter than to the end of a sub-window; the bucket lacks much.
-local CREATED, FAILED, KEPT, LESS, MUCH = 1, 2, 4, 8, 16
+-- wait is shorter than to the end of a sub-window; the bucket lacks much; waits are said.
+local CREATED, FAILED, KEPT, LESS, MUCH, WAITS = 1, 2, 4, 8, 16, 32
 
-local UNKNOWN = pack('<I1I4I4I2I2', FAILED, 0, 0, 0, 0)
+local UNKNOWN = pack('<B', FAILED)
 
 -- A time to live, for microseconds. Never 0, which is refused, and never less than what is asked for: the server's own clock
 -- counts in milliseconds.
@@ -84,7 +84,10 @@ end
 local function form_of(value)
   if type(value) ~= 'string' then return nil end
   local form, size = byte(value), #value
-  if (form == WINDOW and size >= 30 and size % 4 == 2) or (form == BUCKET and size == 35) then return form end
+  if (form == NARROW and size > 25 and size % 2 == 1) or (form == WIDE and size > 32 and size % 4 == 0)
+    or (form == BUCKET and size == 35) then
+    return form
+  end
 end
 
 local batch = ARGV[1]
@@ -152,21 +155,38 @@ if reply then
   return reply
 end
 
--- A window's value is: WINDOW, the length of a sub-window, the current one, n, a count for each of the sub-windows n - subs to
--- n + 1, and their sum, or FULL if that is more. So what is charged to n and n + 1, and the sum, are at the end, and while n
--- stays what it is only the end is written, whatever the number of sub-windows.
+-- A window's value is: NARROW or WIDE, a count for each of the sub-windows n - subs to n + 1, their sum, n, and the length of a
+-- sub-window. What is charged to n and n + 1, and the sum, are next to each other, and while n stays what it is nothing else
+-- is written, whatever the number of sub-windows. Counts have two bytes, or four once one of them has to: so the values of
+-- most keys are half as long. Two windows of the same length of sub-window do not have the same size unless their counts are
+-- as wide: a narrow one's is odd, and a wide one's is not.
 
--- The window that is at work.
-local now, subs, value, current, head, total, is_rewritten
+-- The most that a narrow count is.
+local NARROWEST = 2 ^ 16 - 1
 
--- Where the count of a sub-window other than the last two is, nil if it is not in the window.
+-- The window that is at work. Of `value` the last two counts, and what follows them, are not looked at.
+local now, subs, value, width, current, head, total, is_rewritten
+
+local function count_at(place)
+  return (unpack(width == 2 and '<H' or '<I', value, 2 + width * place))
+end
+
+-- Where among the counts that of a sub-window other than the last two is, nil if it is not in the window.
 local function position(sub_window)
   local place = sub_window - now + subs
-  if place >= 0 and place < subs then return 15 + 4 * place end
+  if place >= 0 and place < subs then return place end
+end
+
+local function widen()
+  local counts = { pack('<B', WIDE) }
+  for place = 0, subs - 1 do counts[place + 2] = pack('<I', count_at(place)) end
+  value, width, is_rewritten = table.concat(counts), 4, true
 end
 
 local function put_count(place, count)
-  value, is_rewritten = sub(value, 1, place - 1) .. pack('<I4', count) .. sub(value, place + 4), true
+  if count > NARROWEST and width == 2 then widen() end
+  local at = 2 + width * place
+  value, is_rewritten = sub(value, 1, at - 1) .. pack(width == 2 and '<H' or '<I', count) .. sub(value, at + width), true
 end
 
 -- Takes units off a sub-window, as many as it has, and returns how many those were. A full count is not lowered, since what
@@ -178,7 +198,7 @@ local function take_off(from, units)
   else
     place = position(from)
     if not place then return 0 end
-    has = unpack('<I4', value, place)
+    has = count_at(place)
   end
   if units > has then units = has end
   if has < FULL and units > 0 then
@@ -198,7 +218,7 @@ local function charge(to, units)
   else
     place = position(to)
     if not place then return end
-    has = unpack('<I4', value, place)
+    has = count_at(place)
   end
   if units > FULL - has then units = FULL - has end
   total = total + units
@@ -209,47 +229,39 @@ end
 
 -- What is counted of a smooth window: of the oldest sub-window only the part that is still in it, rounded up.
 local function smoothed(length)
-  local oldest = unpack('<I4', value, 15)
+  local oldest = count_at(0)
   local gone = min(max(time - now * length, 0), length)
   if oldest == 0 or gone == 0 then return total end
   local whole, part = share(length - gone, oldest, length)
   return total - oldest + whole + (part > 0 and 1 or 0)
 end
 
-local function sum()
-  local sum = 0
-  for place = 15, #value - 7, 4 do sum = sum + unpack('<I4', value, place) end
-  return sum
-end
-
 -- Takes up the window that a value is, moved on to now, or a new one if it is none that goes on, and returns whether it is
 -- new; nil if the value is none of this script's.
 local function open_window(rule, found)
-  local start, size = rule.start, rule.size
   subs, now, is_rewritten, value = rule.subs, rule.now, false, found
   -- An error is a table, and has no length.
-  if value and #value == size then
-    if sub(value, 1, 14) == start then
-      current, head, total = unpack('<I4I4I4', value, size - 11)
-      if total == FULL then total = sum() end
-      return false
-    end
-    local form, length, last = unpack('<I1I6I7', value)
+  local layout = value and rule.layouts[#value]
+  if layout then
+    local last, length
+    current, head, total, last, length = unpack(layout.all, value, layout.place)
     local steps = now - last
-    if form == WINDOW and length == rule.length and steps < subs + 2 then
+    if byte(value) == layout.form and length == rule.length and last % 1 == 0 and steps < subs + 2 then
+      width = layout.width
       if steps > 0 then
-        value, is_rewritten = start .. sub(value, 15 + 4 * steps, -5) .. rep('\0', 4 * steps + 4), true
+        for place = 0, steps - 1 do total = total - count_at(place) end
+        -- Those of the last two that stay are read where they were.
+        value = sub(value, 1, 1) .. sub(value, 2 + width * steps, 1 + width * (subs + 2)) .. rep('\0', width * steps)
+        current, head, is_rewritten = count_at(subs), count_at(subs + 1), true
       else
-        -- The time was lost, and this is ahead of it: it stays where it is.
+        -- If the time was lost, this is ahead of it: it stays where it is.
         now = last
       end
-      current, head = unpack('<I4I4', value, size - 11)
-      total = sum()
       return false
     end
   end
   if value and not form_of(value) then return nil end
-  value, is_rewritten, current, head, total = rule.empty, true, 0, 0, 0
+  value, width, is_rewritten, current, head, total = rule.empty, 2, true, 0, 0, 0
   return true
 end
 
@@ -259,7 +271,7 @@ local function wait(most, smooth)
   local later = total
   for place = 0, subs + 1 do
     local count
-    if place < subs then count = unpack('<I4', value, 15 + 4 * place)
+    if place < subs then count = count_at(place)
     elseif place == subs then count = current
     else count = head end
     later = later - count
@@ -277,24 +289,21 @@ local function wait_for_none()
   if current > 0 then return subs + 1 end
   if total > 0 then
     for place = subs - 1, 0, -1 do
-      if unpack('<I4', value, 15 + 4 * place) > 0 then return place + 1 end
+      if count_at(place) > 0 then return place + 1 end
     end
   end
   return 0
 end
 
 -- Carries a record out and returns the answer.
-local function on_window(rule, key, found, kind, lease, used, kept, returned, overdraft, need, want, charges)
+local function on_window(rule, key, found, kind, lease, all, spent, kept, need, want, charges)
   local is_new = open_window(rule, found)
   if is_new == nil then return UNKNOWN end
   local limit, smooth, granted, still_kept = rule.limit, rule.smooth, 0, kept
   if kind <= LAST_REPORT then
-    local all = used + kept + returned
-    if all > 0 then
-      local taken = take_off(lease, all)
-      if taken < kept then still_kept = taken end
-    end
-    if used + overdraft > 0 then charge(now, used + overdraft) end
+    local taken = take_off(lease, all)
+    if taken < kept then still_kept = taken end
+    if spent > 0 then charge(now, spent) end
     if still_kept > 0 then charge(now + 1, still_kept) end
     granted = grant(limit - (smooth and smoothed(smooth) or total), need, want)
     if granted > 0 then charge(now + 1, granted) end
@@ -329,17 +338,22 @@ local function on_window(rule, key, found, kind, lease, used, kept, returned, ov
   end
 
   if kind ~= STATUS then
-    local ending = pack('<I4I4I4', current, head, total < FULL and total or FULL)
-    if is_rewritten then call('SET', key, sub(value, 1, -13) .. ending, 'PX', rule.lasts)
-    else call('SETRANGE', key, rule.ending, ending) end
+    if width == 2 and max(current, head) > NARROWEST then widen() end
+    local layout = width == 2 and rule.narrow or rule.wide
+    local ending = pack(layout.last, current, head, total)
+    if is_rewritten then
+      value = sub(value, 1, 1 + width * subs) .. ending .. pack('<dd', now, rule.length)
+      call('SET', key, value, 'PX', rule.lasts)
+    else
+      call('SETRANGE', key, layout.offset, ending)
+    end
   end
 
-  local flags = is_new and CREATED or 0
-  if still_kept == kept and less == 0 then return pack('<I1I4I4I2I2', flags, granted, room, retry, reset) end
-  local answer = ''
-  if still_kept < kept then flags, answer = flags + KEPT, pack('<I4', still_kept) end
-  if less > 0 then flags, answer = flags + LESS, answer .. pack('<I6', less) end
-  return pack('<I1I4I4I2I2', flags, granted, room, retry, reset) .. answer
+  local flags, more = is_new and CREATED or 0, ''
+  if retry > 0 or head == 0 or late > 0 then flags, more = flags + WAITS, pack('<HH', retry, reset) end
+  if still_kept < kept then flags, more = flags + KEPT, more .. pack('<I', still_kept) end
+  if less > 0 then flags, more = flags + LESS, more .. pack('<I6', less) end
+  return pack('<BII', flags, granted, room) .. more
 end
 
 -- A bucket's value is: BUCKET, burst, units, period, what it lacks in whole units and in parts of a unit, of which there are
@@ -348,7 +362,7 @@ end
 
 local longest = 0
 
-local function on_bucket(rule, key, value, kind, lease, _, _, returned, overdraft, need, want, charges)
+local function on_bucket(rule, key, value, kind, lease, returned, overdraft, _, need, want, charges)
   local form = value and form_of(value)
   if form == nil then return UNKNOWN end
   local burst, units, period = rule.limit, rule.units, rule.length
@@ -418,6 +432,18 @@ local function on_nonsense()
   return UNKNOWN
 end
 
+-- How the windows of a rule are laid out, by the size of their values, and by the width of their counts.
+local function layouts_of(subs)
+  local narrow = { form = NARROW, width = 2, most = NARROWEST, all = '<HHIdd', last = '<HHI' }
+  -- A count that is FULL is left to `take_off` and `charge`.
+  local wide = { form = WIDE, width = 4, most = FULL - 1, all = '<III7dd', last = '<III7' }
+  for _, layout in ipairs({ narrow, wide }) do
+    local before = 1 + layout.width * subs
+    layout.place, layout.offset = before + 1, format('%.0f', before)
+  end
+  return narrow, wide, { [25 + 2 * subs] = narrow, [32 + 4 * subs] = wide }
+end
+
 local rules = {}
 for i = 1, count do
   local form, limit, other, length, life
@@ -427,9 +453,8 @@ for i = 1, count do
     local lasts = millis((other + 3) * length + behind)
     rule.carry_out, rule.smooth, rule.subs = on_window, form == 2 and length, other
     rule.now = floor(time / length)
-    rule.start = pack('<I1I6I7', WINDOW, length, rule.now)
-    rule.size, rule.ending = 26 + 4 * other, format('%.0f', 14 + 4 * other)
-    rule.empty = rule.start .. rep('\0', 4 * other + 12)
+    rule.narrow, rule.wide, rule.layouts = layouts_of(other)
+    rule.empty = pack('<B', NARROW) .. rep('\0', 2 * other)
     rule.lasts = format('%.0f', lasts)
     longest = max(longest, lasts)
   elseif form == 3 then
@@ -438,37 +463,90 @@ for i = 1, count do
   rules[i] = rule
 end
 
-local answers, found = {}, nil
-for i = 4, #KEYS do
-  local key = KEYS[i]
-  -- To read many at once costs half as much as one by one.
-  local place = (i - 4) % READ_AT_ONCE + 1
-  if place == 1 then found = call('MGET', spread(KEYS, i, min(i + READ_AT_ONCE - 1, #KEYS))) end
-
-  local value, kind, which = found[place], byte(batch, at), nil
-  if not value or kind >= SAME_KEY then
-    -- Where there is no string there may be something else; or the record before has written it.
-    value, kind = try('GET', key), kind % SAME_KEY
-  end
-  local lease, used, kept, returned, overdraft, need, want, charges = 0, 0, 0, 0, 0, 0, 0, nil
-  if kind <= LAST_REPORT then
-    which, lease, used, kept, returned, overdraft, need, want, at = unpack(REPORTS[kind], batch, at + 1)
-  elseif kind == EXACTLY then
-    which, need, at = unpack('<I2I4', batch, at + 1)
-  elseif kind == STATUS then
-    which, at = unpack('<I2', batch, at + 1)
+-- To read many at once costs half as much as one by one.
+local keys, records = KEYS, #KEYS - 3
+local found = {}
+for first = 1, records, READ_AT_ONCE do
+  local last = min(first + READ_AT_ONCE - 1, records)
+  local values = call('MGET', spread(keys, first + 3, last + 3))
+  if first == 1 then found = values
   else
-    local changes
-    which, changes, at = unpack('<I2I4', batch, at + 1)
-    charges = {}
-    for change = 1, changes do
-      local to, gives, units
-      to, gives, units, at = unpack('<I7I1I6', batch, at)
-      charges[change] = { to, gives == 1 and units or -units }
+    for place, value in ipairs(values) do found[first + place - 1] = value end
+  end
+end
+
+local function at_length(rule, record, is_again, kind, lease, all, spent, kept, need, want, charges)
+  local key, value = keys[record + 3], found[record]
+  -- Where there is no string there may be something else; or the record before has written it.
+  if not value or is_again then value = try('GET', key) end
+  return rule.carry_out(rule, key, value, kind, lease, all, spent, kept, need, want, charges)
+end
+
+local NONE = {}
+local answers, done = {}, 0
+while done < records do
+  local kind, which, many
+  kind, which, many, at = unpack('<BHH', batch, at)
+  local rule, is_again = rules[which], kind >= SAME_KEY
+  kind = kind % SAME_KEY
+  if kind <= LAST_REPORT then
+    local lease, layout, all_of, last_of, place, offset, most
+    lease, at = unpack('<I7', batch, at)
+    -- Nearly all records are reports about a lease that is charged to this sub-window or the next one, and still is, and
+    -- about a window that is there, has moved on to now and has room left. They are carried out here, as `on_window` does
+    -- it, for a third of what that costs. All others go to `on_window`, before anything is written.
+    local now, length, limit, numbers, size = rule.now, rule.length, rule.limit, REPORTS[kind], REPORT_SIZES[kind]
+    local is_ahead = lease ~= now
+    local is_usual = rule.layouts and not rule.smooth and not is_again and (not is_ahead or lease == now + 1)
+    local layouts = is_usual and rule.layouts or NONE
+    for record = done + 1, done + many do
+      local all, spent, kept, need, want = unpack(numbers, batch, at)
+      at = at + size
+      local value, answer = found[record], nil
+      local its = value and layouts[#value]
+      if its then
+        if its ~= layout then
+          layout, all_of, last_of, place, offset, most = its, its.all, its.last, its.place, its.offset, its.most
+        end
+        local current, head, total, last, its_length = unpack(all_of, value, place)
+        if last == now and its_length == length then
+          local has, taken = is_ahead and head or current, all
+          if taken > has then taken = has end
+          total = total - taken + kept + spent
+          local room = limit - total
+          if has <= most and kept <= taken and need <= room then
+            local granted = want
+            if want + want > room or need > want then granted = grant(room, need, want) end
+            if is_ahead then head = head - taken else current = current - taken end
+            current, head = current + spent, head + kept + granted
+            if room > granted and 0 < head and head <= most and current <= most then
+              call('SETRANGE', keys[record + 3], offset, pack(last_of, current, head, total + granted))
+              answer = pack('<BII', 0, granted, room - granted)
+            end
+          end
+        end
+      end
+      answers[record] = answer or at_length(rule, record, is_again, kind, lease, all, spent, kept, need, want)
+    end
+  else
+    for record = done + 1, done + many do
+      local need, charges = 0, nil
+      if kind == EXACTLY then
+        need, at = unpack('<I', batch, at)
+      elseif kind == REPAIR then
+        local changes
+        changes, at = unpack('<I', batch, at)
+        charges = {}
+        for change = 1, changes do
+          local to, gives, units
+          to, gives, units, at = unpack('<I7BI6', batch, at)
+          charges[change] = { to, gives == 1 and units or -units }
+        end
+      end
+      answers[record] = at_length(rule, record, is_again, kind, 0, 0, 0, 0, need, 0, charges)
     end
   end
-  local rule = rules[which]
-  answers[i - 3] = rule.carry_out(rule, key, value, kind, lease, used, kept, returned, overdraft, need, want, charges)
+  done = done + many
 end
 
 call('ZREMRANGEBYSCORE', KEYS[3], '-inf', format('%.0f', time - LATELY))

@@ -246,14 +246,24 @@ fn run(lua: &Lua, store: &RefCell<Store>, words: &[Value], throws: bool) -> mlua
     })
 }
 
-/// The sizes of a format of little-endian unsigned numbers, which is all that the script uses.
-fn sizes(form: &[u8]) -> impl Iterator<Item = usize> {
-    let (first, rest) = form.split_first().expect("a format");
+/// The sizes of a format of little-endian unsigned numbers, `None` for a double: all that the script uses.
+fn sizes(form: &[u8]) -> Vec<Option<usize>> {
+    let (first, mut rest) = form.split_first().expect("a format");
     assert_eq!(*first, b'<', "the order of bytes is said");
-    rest.chunks(2).map(|part| match part {
-        [b'I', digit @ b'1'..=b'8'] => usize::from(digit - b'0'),
-        _ => panic!("a format that the script is not known to use: {part:?}"),
-    })
+    let mut sizes = Vec::new();
+    while !rest.is_empty() {
+        let (size, length) = match rest {
+            [b'I', digit @ b'1'..=b'8', ..] => (Some(usize::from(digit - b'0')), 2),
+            [b'B', ..] => (Some(1), 1),
+            [b'H', ..] => (Some(2), 1),
+            [b'I', ..] => (Some(4), 1),
+            [b'd', ..] => (None, 1),
+            _ => panic!("a format that the script is not known to use: {}", form.escape_ascii()),
+        };
+        sizes.push(size);
+        rest = &rest[length..];
+    }
+    sizes
 }
 
 fn pack(lua: &Lua, (form, numbers): (mlua::String, Variadic<f64>)) -> mlua::Result<mlua::String> {
@@ -261,6 +271,10 @@ fn pack(lua: &Lua, (form, numbers): (mlua::String, Variadic<f64>)) -> mlua::Resu
     let mut numbers = numbers.iter();
     for size in sizes(&form.as_bytes()) {
         let number = *numbers.next().ok_or_else(|| Error::runtime("too few numbers to pack"))?;
+        let Some(size) = size else {
+            packed.extend(number.to_le_bytes());
+            continue;
+        };
         let most = 2_f64.powi(8 * size as i32);
         assert!(number >= 0.0 && number < most && number.fract() == 0.0, "{number} does not fit {size} bytes");
         packed.extend(&(number as u64).to_le_bytes()[..size]);
@@ -273,10 +287,10 @@ fn take_apart(_: &Lua, (form, bytes, at): (mlua::String, mlua::String, Option<us
     let (bytes, mut at) = (bytes.as_bytes(), at.unwrap_or(1) - 1);
     let mut numbers = MultiValue::new();
     for size in sizes(&form.as_bytes()) {
-        let part = bytes.get(at..at + size).ok_or_else(|| Error::runtime("data string too short"))?;
-        let number = part.iter().rev().fold(0_u64, |number, byte| number << 8 | u64::from(*byte));
-        numbers.push_back(Value::Number(number as f64));
-        at += size;
+        let part = bytes.get(at..at + size.unwrap_or(8)).ok_or_else(|| Error::runtime("data string too short"))?;
+        let bits = part.iter().rev().fold(0_u64, |number, byte| number << 8 | u64::from(*byte));
+        numbers.push_back(Value::Number(if size.is_some() { bits as f64 } else { f64::from_bits(bits) }));
+        at += part.len();
     }
     numbers.push_back(Value::Number((at + 1) as f64));
     Ok(numbers)

@@ -128,14 +128,16 @@ fn what_makes_no_sense_is_not_read() {
     let rule = window(100, 10);
     let told = batch(1, None, rule, exact(1));
     for (place, key) in keys(&told).iter().enumerate() {
-        for bytes in [&b""[..], b"3", b"\x01", b"\x02", b"\x03", b"\x04", &[1; 65], &[2; 34], &[4; 24], &[3; 17]] {
+        for bytes in
+            [&b""[..], b"3", b"\x01", b"\x02", b"\x03", b"\x04", &[1; 66], &[5; 65], &[2; 34], &[4; 24], &[3; 17]]
+        {
             let mut scripted = at(MIDNIGHT);
             scripted.store().put(key, bytes);
             let reply = scripted.apply(&told);
             assert_eq!(answers(&reply)[0].failed, place == 3, "{} under {place}", bytes.escape_ascii());
         }
         // What looks right is believed, and does no harm.
-        for bytes in [&[1; 66][..], &[2; 35], &[4; 25], &[3; 40]] {
+        for bytes in [&[1; 65][..], &[5; 64], &[2; 35], &[4; 25], &[3; 40]] {
             let mut scripted = at(MIDNIGHT);
             scripted.store().put(key, bytes);
             let reply = scripted.apply(&told);

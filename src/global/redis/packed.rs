@@ -7,18 +7,21 @@
 //! | how many rules there are | 2 |
 //! | each rule: 1 a window, 2 a smooth one, 3 a bucket, 0 none that can be counted by | 1 |
 //! | its limit or burst; sub-windows or units; sub-window or period; life of a bucket's leases | 4, 4, 6, 6 |
-//! | each record: 1 to 3 a report, 4 an exact cost, 5 a status, 6 a repair; and 128 if one before is about the same key | 1 |
-//! | which rule, from 1 | 2 |
-//! | a report: lease, and six numbers, of 2 to 4 bytes each, as they fit | 7, 12 to 24 |
-//! | an exact cost | 4 |
-//! | a repair: how many charges, and of each the sub-window, whether it is added, and units | 4, 14 each |
+//! | each run of records of a kind: 1 to 3 reports, 4 exact costs, 5 statuses, 6 repairs; and 128 if there are some before about the same keys | 1 |
+//! | which rule, from 1; how many records | 2, 2 |
+//! | of a run of reports: the lease | 7 |
+//! | each report: five numbers, of 2, 3 or 5 bytes each, as they fit | 10, 15 or 25 |
+//! | each exact cost | 4 |
+//! | each repair: how many charges, and of each the sub-window, whether it is added, and units | 4, 14 each |
+//!
+//! The five numbers of a report are what leaves the lease, what is spent, kept, needed and wanted.
 //!
 //! What can be worked out from what the node knows is not sent: a window's waits are said as numbers of sub-windows, and a
 //! bucket says what it lacks and nothing else.
 
 use std::collections::HashSet;
 
-use crate::global::{Answer, Batch, Body, Reply, Report, Rule};
+use crate::global::{Answer, Batch, Body, Record, Reply, Report, Rule};
 
 /// The longest sub-window, period or life that the script can count in, in microseconds: 203 days.
 const LONGEST: u64 = 1 << 44;
@@ -41,6 +44,7 @@ const FAILED: u8 = 2;
 const KEPT: u8 = 4;
 const LESS: u8 = 8;
 const MUCH: u8 = 16;
+const WAITS: u8 = 32;
 
 /// A batch, ready to be sent.
 #[derive(Debug)]
@@ -63,6 +67,8 @@ impl Packed {
 
         let mut rules: Vec<Rule> = Vec::new();
         let mut records = Vec::new();
+        // What all records of the run at work have in common, how many it has, and where that is said.
+        let mut run: Option<((u8, u16, Option<u64>), u16, usize)> = None;
         let mut names = HashSet::with_capacity(batch.records.len());
         for record in &batch.records {
             keys.push(key(&name(record.name.0)));
@@ -71,11 +77,25 @@ impl Packed {
             if known.is_none() {
                 rules.push(record.rule);
             }
-            let start = records.len();
-            write_record(&mut records, u16::try_from(place + 1).ok()?, &record.body);
-            if !names.insert(record.name) {
-                records[start] |= SAME_KEY;
+            let again = if names.insert(record.name) { 0 } else { SAME_KEY };
+            let (kind, lease) = kind(record);
+            let start = (kind | again, u16::try_from(place + 1).ok()?, lease);
+            match &mut run {
+                Some((of, count, at)) if *of == start && *count < u16::MAX => {
+                    *count += 1;
+                    records[*at..*at + 2].copy_from_slice(&count.to_le_bytes());
+                }
+                _ => {
+                    records.push(start.0);
+                    records.extend(start.1.to_le_bytes());
+                    run = Some((start, 1, records.len()));
+                    records.extend(1_u16.to_le_bytes());
+                    if let Some(lease) = lease {
+                        write(&mut records, lease, 7);
+                    }
+                }
             }
+            write_record(&mut records, record);
         }
 
         let mut argument = Vec::with_capacity(27 + 21 * rules.len() + records.len());
@@ -119,33 +139,54 @@ fn write_rule(to: &mut Vec<u8>, rule: &Rule) {
     write(to, life, 6);
 }
 
-fn write_record(to: &mut Vec<u8>, rule: u16, body: &Body) {
-    let start = |to: &mut Vec<u8>, kind: u8| {
-        to.push(kind);
-        to.extend(rule.to_le_bytes());
-    };
-    match body {
+/// What leaves the lease, what is spent, kept, needed and wanted.
+fn numbers(rule: &Rule, report: &Report) -> [u64; 5] {
+    let &Report { used, kept, returned, overdraft, need, want, .. } = report;
+    let [used, kept, returned, overdraft] = [used, kept, returned, overdraft].map(u64::from);
+    match rule {
+        Rule::Window { .. } => [used + kept + returned, used + overdraft, kept, need.into(), want.into()],
+        // What is used or kept of a lease was charged when it was given.
+        Rule::Bucket { .. } => [returned, overdraft, 0, need.into(), want.into()],
+    }
+}
+
+/// How many bytes each of a report's numbers takes.
+fn width(numbers: [u64; 5]) -> usize {
+    match numbers.into_iter().max().unwrap_or(0) {
+        0..0x1_0000 => 2,
+        0x1_0000..0x100_0000 => 3,
+        0x100_0000.. => 5,
+    }
+}
+
+/// What a record is, and the lease that it is about if it is a report.
+fn kind(record: &Record) -> (u8, Option<u64>) {
+    match &record.body {
         Body::Report(report) => {
-            let &Report { lease, used, kept, returned, overdraft, need, want } = report;
-            let numbers = [used, kept, returned, overdraft, need, want];
-            let bytes = match numbers.into_iter().max().unwrap_or(0) {
-                0..0x1_0000 => 2,
-                0x1_0000..0x100_0000 => 3,
-                0x100_0000.. => 4,
+            let kind = match width(numbers(&record.rule, report)) {
+                2 => 1,
+                3 => 2,
+                _ => 3,
             };
-            start(to, bytes - 1);
-            write(to, lease.min(NO_SUB_WINDOW), 7);
+            (kind, Some(report.lease.min(NO_SUB_WINDOW)))
+        }
+        Body::Exact { .. } => (4, None),
+        Body::Status => (5, None),
+        Body::Repair(_) => (6, None),
+    }
+}
+
+fn write_record(to: &mut Vec<u8>, record: &Record) {
+    match &record.body {
+        Body::Report(report) => {
+            let numbers = numbers(&record.rule, report);
             for number in numbers {
-                write(to, number.into(), bytes.into());
+                write(to, number, width(numbers));
             }
         }
-        Body::Exact { cost } => {
-            start(to, 4);
-            to.extend(cost.to_le_bytes());
-        }
-        Body::Status => start(to, 5),
+        Body::Exact { cost } => to.extend(cost.to_le_bytes()),
+        Body::Status => {}
         Body::Repair(charges) => {
-            start(to, 6);
             write(to, charges.len() as u64, 4);
             for &(sub_window, units) in charges {
                 write(to, sub_window.min(NO_SUB_WINDOW), 7);
@@ -193,11 +234,10 @@ impl Bytes<'_> {
 
 fn answer(from: &mut Bytes<'_>, rule: &Rule, body: &Body, time: u64) -> Option<Answer> {
     let flags = from.number(1)? as u8;
-    let granted = from.number(4)? as u32;
     if flags & FAILED != 0 {
-        from.number(8)?;
         return Some(Answer { failed: true, ..Answer::default() });
     }
+    let granted = from.number(4)? as u32;
     let (kept, needed) = match body {
         Body::Report(report) => (report.kept, report.need),
         Body::Exact { cost } => (0, *cost),
@@ -208,9 +248,11 @@ fn answer(from: &mut Bytes<'_>, rule: &Rule, body: &Body, time: u64) -> Option<A
     let most = rule.limit().checked_sub(missing);
     let answer = Answer { kept, granted, created: flags & CREATED != 0, ..Answer::default() };
     match *rule {
-        Rule::Window { sub, .. } => {
+        Rule::Window { sub, subs, .. } => {
             let room = from.number(4)? as u32;
-            let (retry, reset) = (from.number(2)?, from.number(2)?);
+            // If nothing is said, there is something in the newest sub-window, and room for one more.
+            let (retry, reset) =
+                if flags & WAITS != 0 { (from.number(2)?, from.number(2)?) } else { (0, u64::from(subs) + 2) };
             let kept = if flags & KEPT != 0 { from.number(4)? as u32 } else { kept };
             let less = if flags & LESS != 0 { from.number(6)? } else { 0 };
             let now = rule.sub_at(time);
