@@ -178,7 +178,7 @@ fn policy(data: &mut Unstructured<'_>) -> Result<PolicySpec> {
             *plan = Some(PlanSpec { quotas, in_flight, shadow: data.ratio(1, 8)? });
         }
     }
-    let mut some = |data: &mut Unstructured<'_>| -> Result<_> {
+    let some = |data: &mut Unstructured<'_>| -> Result<_> {
         Ok(if data.ratio(1, 4)? { Some(data.int_in_range(0..=3_usize)?) } else { None })
     };
     let (override_of_0, resolves_1_to) = (some(data)?, some(data)?);
