@@ -120,6 +120,7 @@ fn a_take_is_charged_whatever_became_of_its_way() {
 /// `A` is idle at 102, two newcomers race for its way, and the other is charged to the overflow. Whatever room there is later,
 /// neither has a second unit at 102.
 #[test]
+#[cfg_attr(not(loom), ignore = "a set has seven ways then, and room for all")]
 fn who_was_charged_to_the_overflow_has_no_second_burst() {
     Race::model_within(2, |race| {
         let limiter = limiter(fast(1));
