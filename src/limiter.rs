@@ -175,7 +175,9 @@ impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Limiter<K, S, T> {
     /// The same, for whatever plan.
     #[inline(never)]
     fn take_otherwise(&self, key: &K, given: Option<PlanId>, cost: u64, time: impl Time) -> Decision {
-        match self.take_paired(key, given, cost, &|| time.now()) {
+        // Without a fleet nobody is on a plan of that kind, and finding out the plan may be dear.
+        let paired = self.inner.fleet.as_ref().and_then(|_| self.take_paired(key, given, cost, &|| time.now()));
+        match paired {
             Some(pair) => pair.decision(),
             None => self.ask(key, given, Ask::of_costs(&[(Unit::REQUESTS, cost)]), time),
         }

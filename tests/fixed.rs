@@ -73,9 +73,9 @@ fn a_way_of_its_own_is_no_second_burst() {
         assert!(limiter.check_cost_at(&key, 10, Now::ORIGIN).is_allowed());
     }
     assert!(limiter.check_cost_at(&7, 10, secs(9.5)).is_allowed());
-    // The others are idle at 10 s and make room. The eighth comes with half a unit of what it has used.
-    let denied = limiter.check_at(&7, secs(10.0));
-    assert_eq!(denied.retry_after(), Some(Duration::from_millis(500)));
+    // The others are idle after 10 s and make room. The eighth comes with the debt of what it has used.
+    let denied = limiter.check_at(&7, secs(10.25));
+    assert_eq!(denied.retry_after(), Some(Duration::from_millis(250)));
     assert_eq!((limiter.len(), limiter.stats().evictions), (7, 1));
     // From when on the debt is paid, newcomers are new.
     assert_eq!(limiter.check_at(&8, secs(19.5)).remaining(), 9);
@@ -374,7 +374,7 @@ fn one_at_each_instant(expected: u64, keys: u64, quotas: &[Quota], reloads: bool
 
 #[test]
 fn nobody_takes_twice_while_ways_change_hands() {
-    let quotas = [Quota::per_second(1_000_000).burst(1), Quota::per_second(2_000_000).burst(2)];
+    let quotas = [Quota::per_second(1_000_000).burst(1), Quota::per_second(2_000_000).burst(2).named("more")];
     for quotas in [&quotas[..1], &quotas[..]] {
         for reloads in [false, true] {
             // One set, of fewer ways than keys; and several.
