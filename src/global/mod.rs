@@ -88,9 +88,8 @@
 //!
 //! - **When**: a limit has to hold over all nodes, and a round trip for each request is too slow, or too much for the server. Where
 //!   each node may have its share for itself, a local quota needs no server.
-//! - **What it costs** the server: one script call for up to 128 keys, some 60 bytes out and 13 back a key, 2 to 4 µs of its
-//!   CPU a key report, three times an `INCRBY` with an `EXPIRE`, and 185 to 230 bytes a key with 16 sub-windows, 400 to 450 with
-//!   60, by version. A key that is hot on a node is reported every interval near its limit, and once in a sub-window far from it.
+//! - **What it costs** the server: one script call for up to 128 keys, some 60 bytes out and 13 back a key, 1.7 to 2.5
+//!   times the CPU of an `INCRBY` with an `EXPIRE` a key report, by version, and at most 230 bytes a key with 16 sub-windows, 450 with 60. A key that is hot on a node is reported every interval near its limit, and once in a sub-window far from it.
 //! - **How to size it**: 50 nodes with 200 active keys each near their limits at 100 ms are 100,000 key reports a second, a third of
 //!   a core. Set `maxmemory-policy` to `noeviction` or `volatile-ttl`.
 //! - **When it is away** requests are as fast as ever: leases last until they end, a sub-window or two; then [`WhenAway`] holds. By

@@ -91,14 +91,13 @@ impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Limiter<K, S, T> {
                 let known = simple.and_then(|quota| {
                     store.take_one(hash, check.key, plan, quota, check.cost, version, || current.version(), || now)
                 });
-                check.allowed = match known {
-                    Some((true, _)) => true,
-                    Some((false, seen)) if time.doubts(&seen) => {
-                        self.take(check.key, None, check.cost, time.latest()).is_allowed()
-                    }
-                    Some((false, _)) => false,
-                    None => self.take(check.key, None, check.cost, time).is_allowed(),
-                };
+                // All at one instant, whoever is new; but nobody is denied for a time that is behind.
+                let (allowed, seen) = known.unwrap_or_else(|| {
+                    let decision = self.take(check.key, None, check.cost, now);
+                    (decision.is_allowed(), *decision.seen())
+                });
+                check.allowed =
+                    allowed || time.doubts(&seen) && self.take(check.key, None, check.cost, time.latest()).is_allowed();
             }
         }
     }

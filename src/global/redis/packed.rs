@@ -56,6 +56,9 @@ pub struct Packed {
     pub argument: Vec<u8>,
 }
 
+/// Kind, rule and lease: what all records of a run have in common.
+type Start = (u8, u16, Option<u64>);
+
 impl Packed {
     /// A batch whose keys begin with `start`, which has a tag. `None` if it has more rules than can be numbered.
     pub fn new(batch: &Batch, start: &str) -> Option<Self> {
@@ -68,7 +71,7 @@ impl Packed {
         let mut rules: Vec<Rule> = Vec::new();
         let mut records = Vec::new();
         // What all records of the run at work have in common, how many it has, and where that is said.
-        let mut run: Option<((u8, u16, Option<u64>), u16, usize)> = None;
+        let mut run: Option<(Start, u16, usize)> = None;
         let mut names = HashSet::with_capacity(batch.records.len());
         for record in &batch.records {
             keys.push(key(&name(record.name.0)));
