@@ -20,7 +20,7 @@ pub use test_clock::TestClock;
 /// | clock | its price | a read costs | for |
 /// |---|---|---|---|
 /// | [`precise`](Clock::precise), the default | limits are as exact as the processor's counter | one TSC read, 8 to 18 ns on the virtual machines it was measured on | almost everybody |
-/// | [`coarse`](Clock::coarse) | `rate` × 1 ms more may be admitted, and up to a burst more if its thread [stalls](CoarseClock); a thread that wakes up a thousand times a second; no global quotas | one load, under 1 ns | millions of checks a second; processors with a slow counter; bounded leaps after a suspend or a move |
+/// | [`coarse`](Clock::coarse) | `rate` × 1 ms more may be admitted, and up to a burst more if its thread [stalls](CoarseClock); a thread that wakes up a thousand times a second; no global quotas | one load | millions of checks a second; processors with a slow counter; bounded leaps after a suspend or a move |
 /// | [`std`](Clock::std) | | one `Instant::now`, about twice the TSC read | hosts whose TSC can't be trusted |
 /// | an instant of the caller's, as in [`check_at`](crate::Limiter::check_at) | whatever its age is, as for a coarse clock, and denials are not looked at twice | nothing | servers that have read the time of their event loop's turn; replay |
 /// | `TestClock` (feature `test-util`) | | one load | tests |
@@ -77,7 +77,7 @@ impl Clock {
     ///
     /// It never goes backwards by more than what the counters of two cores differ by, and a limiter refills nothing
     /// twice when it does.
-    #[inline]
+    #[inline(always)]
     pub fn now(&self) -> Now {
         match &self.0 {
             Source::Precise(counter) => counter.now(),
@@ -170,7 +170,7 @@ pub(crate) trait Time {
 }
 
 impl Time for &Clock {
-    #[inline]
+    #[inline(always)]
     fn now(&self) -> Now {
         Clock::now(self)
     }
@@ -194,7 +194,7 @@ impl Time for &Clock {
 }
 
 impl Time for Now {
-    #[inline]
+    #[inline(always)]
     fn now(&self) -> Now {
         *self
     }
@@ -237,7 +237,7 @@ impl Counter {
         Self { clock, origin, scale, shift, last, made: Instant::now() }
     }
 
-    #[inline]
+    #[inline(always)]
     fn now(&self) -> Now {
         let raw = self.clock.raw();
         let counts = raw.wrapping_sub(self.origin);

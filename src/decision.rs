@@ -399,6 +399,11 @@ impl Seen {
         Self { quota, tat, now: MAX_NOW, ..Self::unlimited(plan) }
     }
 
+    /// What was taken, so that it can be given back.
+    pub(crate) const fn taken(&self) -> Taken {
+        Taken { cost: self.cost, tat: self.tat, refunds: self.refunds }
+    }
+
     /// The decision of a bucket that stands alone.
     #[inline]
     pub(crate) const fn decision(self, allowed: bool) -> Decision {

@@ -92,9 +92,9 @@ impl DirectLimiter {
 
     #[inline]
     fn take(&self, cost: u64, time: impl Time) -> Decision {
-        let (allowed, seen) = self.inner.visited().take_seen(&self.inner.quota, cost, || time.now());
+        let (allowed, seen) = self.inner.visited().take_seen(&self.inner.quota, cost, &time);
         if !allowed && time.doubts(&seen) {
-            return self.inner.visited().take(&self.inner.quota, cost, || time.latest());
+            return self.inner.visited().take(&self.inner.quota, cost, time.latest());
         }
         seen.decision(allowed)
     }

@@ -185,8 +185,8 @@ impl fmt::Display for BuildError {
             }
             Self::NoRoom => write!(
                 f,
-                "room for 0 keys: give at least 1 with `.max_keys(n)` or `.fixed(n)`, or use a `DirectLimiter` for one bucket that \
-                 all share"
+                "room for 0 keys: give at least 1 with `.max_keys(n)` or `.fixed(n)`, or use a `DirectLimiter` for one bucket \
+                 that all share"
             ),
             Self::EmptyPlan { plan } => write!(
                 f,

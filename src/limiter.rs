@@ -51,9 +51,9 @@ pub use global::{GlobalStatus, NoAnswer};
 ///
 /// # Keys come and go
 ///
-/// A key is kept until it is idle, its buckets full again and nothing in flight, and then dropped as new keys come: each
-/// newcomer looks at two others. There is nothing to call and no task to run, and a key that comes back is as if it had
-/// never gone.
+/// This is how the default store goes about it; [`Fixed`](crate::Fixed) says what the other one does. A key is kept until
+/// it is idle, its buckets full again and nothing in flight, and then dropped as new keys come: each newcomer looks at two
+/// others. There is nothing to call and no task to run, and a key that comes back is as if it had never gone.
 ///
 /// At most [`max_keys`](Builder::max_keys) are kept. Beyond that, newcomers share the *overflow* buckets of their plan
 /// until there is room, and [`stats`](Limiter::stats) counts them; who is known already is decided as before. Whoever
@@ -165,43 +165,35 @@ impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Limiter<K, S, T> {
     // Always: who asks no more than whether it is allowed has then nothing written to memory, 8 of 30 ns.
     #[inline(always)]
     pub(crate) fn take(&self, key: &K, given: Option<PlanId>, cost: u64, time: impl Time) -> Decision {
-        match self.take_simple(key, given, cost, &|| time.now()) {
-            Some((false, seen)) if time.doubts(&seen) => self.take_otherwise(key, given, cost, time.latest()),
+        match self.take_simple(key, given, cost, &time) {
+            Some((false, seen)) if time.doubts(&seen) => self.take_again(key, given, cost, time.latest()),
             Some((allowed, seen)) => seen.decision(allowed),
-            None => self.take_otherwise(key, given, cost, time),
+            None => match self.take_paired(key, given, cost, &time) {
+                Some(pair) => pair.decision(),
+                None => self.ask(key, given, Ask::of_costs(&[(Unit::REQUESTS, cost)]), time),
+            },
         }
     }
 
-    /// The same, for whatever plan.
+    /// The same, out of line.
     #[inline(never)]
-    fn take_otherwise(&self, key: &K, given: Option<PlanId>, cost: u64, time: impl Time) -> Decision {
-        // Without a fleet nobody is on a plan of that kind, and finding out the plan may be dear.
-        let paired = self.inner.fleet.as_ref().and_then(|_| self.take_paired(key, given, cost, &|| time.now()));
-        match paired {
-            Some(pair) => pair.decision(),
-            None => self.ask(key, given, Ask::of_costs(&[(Unit::REQUESTS, cost)]), time),
-        }
+    fn take_again(&self, key: &K, given: Option<PlanId>, cost: u64, now: Now) -> Decision {
+        self.take(key, given, cost, now)
     }
 
     /// Takes `cost` requests, if it can be anything at all, of a known key, if its plan has one quota of requests.
     #[inline(always)]
-    fn take_simple(&self, key: &K, given: Option<PlanId>, cost: u64, clock: &impl Fn() -> Now) -> Option<(bool, Seen)> {
+    fn take_simple(&self, key: &K, given: Option<PlanId>, cost: u64, time: &impl Time) -> Option<(bool, Seen)> {
         match self.inner.current.only() {
-            Some(policy) => self.take_by(policy, key, given, cost, clock),
-            None => self.take_by_later(key, given, cost, clock),
+            Some(policy) => self.take_by(policy, key, given, cost, time),
+            None => self.take_by_later(key, given, cost, time),
         }
     }
 
     /// Out of line, so that the other is not.
     #[inline(never)]
-    fn take_by_later(
-        &self,
-        key: &K,
-        given: Option<PlanId>,
-        cost: u64,
-        clock: &impl Fn() -> Now,
-    ) -> Option<(bool, Seen)> {
-        self.take_by(&self.inner.current.get(), key, given, cost, clock)
+    fn take_by_later(&self, key: &K, given: Option<PlanId>, cost: u64, time: &impl Time) -> Option<(bool, Seen)> {
+        self.take_by(&self.inner.current.get(), key, given, cost, time)
     }
 
     #[inline(always)]
@@ -211,19 +203,22 @@ impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Limiter<K, S, T> {
         key: &K,
         given: Option<PlanId>,
         cost: u64,
-        clock: &impl Fn() -> Now,
+        time: &impl Time,
     ) -> Option<(bool, Seen)> {
         let Inner { current, store, .. } = &*self.inner;
         let plan = policy.plan_of(key, given);
         // What can take nothing must not leave a key behind either.
         let quota = plan.simple.as_ref().filter(|quota| cost != 0 && cost <= quota.burst())?;
-        store.take_one(store.hash(key), key, plan, quota, cost, policy.plans.version, || current.version(), clock)
+        store.take_one(store.hash(key), key, plan, quota, cost, policy.plans.version, || current.version(), time)
     }
 
     /// Takes `cost` requests, if it is allowed, of a known key with a lease of the only global quota of its plan, and at most one
     /// quota beside it.
-    fn take_paired(&self, key: &K, given: Option<PlanId>, cost: u64, clock: &impl Fn() -> Now) -> Option<Pair> {
-        let Inner { current, store, .. } = &*self.inner;
+    #[inline(never)]
+    fn take_paired(&self, key: &K, given: Option<PlanId>, cost: u64, time: &impl Time) -> Option<Pair> {
+        let Inner { current, store, fleet, .. } = &*self.inner;
+        // Without a fleet no plan is of that kind, and finding out which it is may be dear.
+        fleet.as_ref()?;
         let policy = current.get();
         let plan = &**policy.plan_of(key, given);
         if !plan.is_paired {
@@ -232,7 +227,7 @@ impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Limiter<K, S, T> {
         let version = policy.plans.version;
         store.visit(key, plan, version, |state, id| {
             (state.is_of(version) && current.is(version))
-                .then(|| several::Key { state, plan, id }.take_paired(cost, clock))
+                .then(|| several::Key { state, plan, id }.take_paired(cost, time))
         })??
     }
 

@@ -16,8 +16,9 @@
 //! # The word
 //!
 //! [`Refunds`] holds three things in one word: *G*, whether a refund is under way, and an *epoch*: allows of another one
-//! give back by time only, and those of another life nothing. *G* is counted in grains of 1/65,536 of the burst or finer, rounded up, so that a refund after other
-//! refunds may be worth that much too little, and never too much. When it has no room for more, a new epoch begins.
+//! give back by time only, and those of another life nothing. *G* is counted in grains, of 1/65,536 of the burst or finer
+//! where a bucket has a word of its own, and rounded up, so that a refund after other refunds may be worth that much too
+//! little, and never too much. When it has no room for more, a new epoch begins.
 //!
 //! A bucket that is made anew, after an eviction, a reset or a change of its quota, has a new *life*, and so another epoch
 //! than any before: what is known of the refunds of the former does not hold for it. Lives are counted by the store; one

@@ -6,6 +6,7 @@
 //! whose denial no longer holds looks once more.
 
 use crate::bucket::Demand;
+use crate::clock::Time;
 use crate::decision::{Allow, Cause, Decision, Others, Seen, Source};
 use crate::plans::{Granted, MAX_QUOTAS, PlanTicks};
 use crate::quota::QuotaTicks;
@@ -173,26 +174,33 @@ impl<'a, St: State> Key<'a, St> {
     /// Takes `cost` requests from a lease of the only global quota, and of the one other if there is one. `None`, and nothing
     /// is taken, if that is not allowed; [`take`](Self::take) knows why.
     #[inline]
-    pub(crate) fn take_paired(self, cost: u64, clock: &impl Fn() -> Now) -> Option<Pair> {
+    pub(crate) fn take_paired(self, cost: u64, time: &impl Time) -> Option<Pair> {
         let ledgers = self.state.ledgers()?;
-        let now = clock();
+        let now = time.now();
         let (id, plan, since) = (self.id, self.plan.index, self.plan.since);
-        let Some(quota) = self.plan.quotas.first() else {
-            let (fleet, source) = self.plan.shared.spend_lease(ledgers, cost, now)?;
-            return Some(Pair { own: None, fleet, now, id, plan, since, source });
+        let own = match self.plan.quotas.first() {
+            None => None,
+            Some(quota) => {
+                let demand = Demand::new(&quota.ticks, cost)?;
+                let refunds = self.state.refunds(0);
+                let (tat, at) = (self.state.tat(0), quota.ticks.at(now));
+                if tat.saturating_sub(at) > demand.room {
+                    return None;
+                }
+                Some((quota, demand, refunds, tat, at))
+            }
         };
-        let demand = Demand::new(&quota.ticks, cost)?;
-        let refunds = self.state.refunds(0);
-        let (tat, at) = (self.state.tat(0), quota.ticks.at(now));
-        if tat.saturating_sub(at) > demand.room {
-            return None;
-        }
         let (fleet, source) = self.plan.shared.spend_lease(ledgers, cost, now)?;
-        let Ok(tat) = self.state.draw(0, &demand, tat, at) else {
-            self.plan.shared.unspend(ledgers, 0, &[fleet.1]);
-            return None;
+        let own = match own {
+            None => None,
+            Some((quota, demand, refunds, tat, at)) => {
+                let Ok(tat) = self.state.draw(0, &demand, tat, at) else {
+                    self.plan.shared.unspend(ledgers, 0, &[fleet.1]);
+                    return None;
+                };
+                Some((quota.ticks, Taken { cost, tat, refunds }))
+            }
         };
-        let own = Some((quota.ticks, Taken { cost, tat, refunds }));
         Some(Pair { own, fleet, now, id, plan, since, source })
     }
 
@@ -278,8 +286,7 @@ impl<'a, St: State> Key<'a, St> {
                 && quota.ticks == seen.quota
                 && seen.cost != 0
             {
-                let taken = Taken { cost: seen.cost, tat: seen.tat, refunds: seen.refunds };
-                self.state.give_back(0, &quota.ticks, &taken, seen.now, &clock);
+                self.state.give_back(0, &quota.ticks, &seen.taken(), seen.now, &clock);
             }
             return;
         };
@@ -312,7 +319,7 @@ pub(crate) struct Pair {
 
 impl Pair {
     /// The decision, with the numbers of the quota that allows the same again fewer times.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn decision(self) -> Decision {
         let Self { own, fleet, now, id, plan, since, source } = self;
         let left = |(ticks, taken): &(QuotaTicks, Taken)| Left::of(ticks, taken, now);

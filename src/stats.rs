@@ -24,7 +24,8 @@ pub struct Stats {
     /// Idle keys that were dropped since the limiter was made.
     pub evictions: u64,
     /// Checks since the limiter was made of keys for which there was no room, and which shared the overflow bucket.
-    /// If this grows, there is an attack, or [`max_keys`](crate::Builder::max_keys) is too low.
+    /// If this grows, there is an attack, or [`max_keys`](crate::Builder::max_keys), or what the store was
+    /// [expected](crate::Builder::fixed) to hold, is too low.
     pub overflow: u64,
 }
 

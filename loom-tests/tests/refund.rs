@@ -28,7 +28,7 @@ fn at(nanos: u64) -> Now {
 }
 
 fn take(slot: &Slot, burst: u64, cost: u64, nanos: u64) -> Option<Allow> {
-    match Visited::new(slot, 0, ID).take(&quota(burst), cost, || at(nanos)) {
+    match Visited::new(slot, 0, ID).take(&quota(burst), cost, at(nanos)) {
         Decision::Allow(allow) => Some(allow),
         Decision::Deny(_) => None,
     }

@@ -89,7 +89,7 @@ impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Limiter<K, S, T> {
                 let plan = policy.plan_of(check.key, None);
                 let simple = plan.simple.as_ref().filter(|quota| check.cost != 0 && check.cost <= quota.burst());
                 let known = simple.and_then(|quota| {
-                    store.take_one(hash, check.key, plan, quota, check.cost, version, || current.version(), || now)
+                    store.take_one(hash, check.key, plan, quota, check.cost, version, || current.version(), &now)
                 });
                 // All at one instant, whoever is new; but nobody is denied for a time that is behind.
                 let (allowed, seen) = known.unwrap_or_else(|| {

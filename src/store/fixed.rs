@@ -19,9 +19,10 @@
 //! a newcomer that is about to take its place.
 //!
 //! Could a word be read in one life of a way and swapped in a later one in which it has come to the same value, and the tag
-//! have come back as well? A new life starts at the time of the claim or later, which is after all of the old one, and `tat` only rises in it but for refunds.
-//! So it takes a refund, two changes of hands while one thread stands still twice, at the one instruction and the next but
-//! one, and two instants that are alike to the eighth of a nanosecond; the loss is then one take.
+//! have come back as well? A new life starts at the time of the claim or later, which is after all of the old one, and `tat`
+//! only rises in it but for refunds. So it takes a refund, two changes of hands while one thread stands still twice, at the
+//! one instruction and the next but one, and two instants that are alike to the eighth of a nanosecond; the loss is then one
+//! take.
 //!
 //! # Newcomers
 //!
@@ -64,6 +65,7 @@ use std::hash::BuildHasher;
 
 use super::{CLOSED, KeyState, Newcomer, Store, Stores, resident};
 use crate::bucket::Demand;
+use crate::clock::Time;
 use crate::decision::{Seen, Source};
 use crate::error::BuildError;
 use crate::key::Key;
@@ -72,13 +74,14 @@ use crate::quota::QuotaTicks;
 use crate::shared::{Who, Write};
 use crate::sync::{AtomicU64, Backoff, CachePadded, Ordering, fence};
 use crate::ticks::Now;
+use carry::is_in_time;
 use state::{FixedState, leave};
 use way::{More, Set, Way, parity_of, plan_of, tag_of, words};
 
 /// Ways of a set. Models have one, or no model would end.
 const WAYS: usize = if cfg!(loom) { 1 } else { 7 };
 
-/// Of so many ways there is one in use at the documented load, in tenths of a thousand.
+/// Of 10,000 ways so many are in use when there are as many keys as were expected.
 const LOAD: u64 = if cfg!(loom) { 10_000 } else { 6_000 };
 
 /// In the place of a word whose way changes hands.
@@ -111,14 +114,15 @@ const LIVES: u64 = !COUNT & !(PARITY | 1 << 63);
 ///   none, with a third more a thousandth. They share the overflow buckets of their plan, as everybody does in the default store
 ///   at [`max_keys`](crate::Builder::max_keys), and [`stats`](crate::Limiter::stats) counts their checks. Whoever is known
 ///   notices nothing, so that invented keys change neither memory nor what known clients get.
-/// - **A key is its hash**, 63 bits of it with its plan: two keys of the same hash share a bucket. No hasher that
-///   leaves some of the 64 bits alone will do. What it resists is up to the hasher, see [`RandomState`](crate::RandomState).
+/// - **A key is its hash**, 63 bits of it, and its plan: two keys that have both in common share a bucket, of a million keys any
+///   two in one of 18 million stores, of ten million in one of 180,000. No hasher that leaves some of the 64 bits alone will do. What it resists is up to the hasher, see [`RandomState`](crate::RandomState).
 /// - **Nobody who is known waits**, but where a plan has several quotas: a check of an idle key may then wait for a
 ///   newcomer that is just taking its place. A newcomer waits for other newcomers of its set, and refunds of one set wait for
 ///   one another. A denial writes nothing, so that a key that is denied is read by all cores at once.
 /// - A refund is worth less, if it is by debt, by what was given back to other keys of the set since.
 /// - When a key's plan is removed, what it has used goes with it to the plan that it comes to, unless it was known there already.
-///   A check that runs while its key is [moved](crate::Limiter::move_plan) may be charged on both plans.
+///   A check that runs while its key is [moved](crate::Limiter::move_plan) may be charged on both plans, and one whose thread
+///   stands still while the policy is replaced twice is charged and decided again.
 /// - It has no global quotas, and a policy with more quotas than it was made for is refused, see
 ///   [`room_for`](crate::Builder::room_for).
 ///
@@ -309,7 +313,7 @@ impl<K: Key + ?Sized, S: BuildHasher + 'static> Store<K> for FixedStore<S> {
         cost: u64,
         version: u64,
         current: impl Fn() -> u64,
-        clock: impl Fn() -> Now,
+        time: &impl Time,
     ) -> Option<(bool, Seen)> {
         let parity = parity_of(version);
         let tag = tag_of(hash, plan.index);
@@ -331,7 +335,7 @@ impl<K: Key + ?Sized, S: BuildHasher + 'static> Store<K> for FixedStore<S> {
             if own.load(Ordering::Acquire) != tag {
                 return None;
             }
-            let now = quota.at(clock());
+            let now = quota.at(time.now());
             let tat = found ^ parity;
             let (allowed, tat) = match demand.after(tat, now) {
                 Some(next) => {
@@ -421,7 +425,7 @@ impl<K: Key + ?Sized, S: BuildHasher + 'static> Store<K> for FixedStore<S> {
                 crate::stats::count(&plan.home.counts.overflow);
                 return Some(answer);
             };
-            if !self.is_in_time(&is_current) {
+            if !is_in_time(&is_current) {
                 // As an empty one: whose it was may have found it taken, and have another by now.
                 self.open(&claimed, 0);
                 if claimed.way.tag != 0 {

@@ -1,6 +1,7 @@
 //! What every store does, and what it hands out.
 
 use crate::bucket::Demand;
+use crate::clock::Time;
 use crate::decision::Seen;
 use crate::error::BuildError;
 use crate::key::Key;
@@ -89,8 +90,8 @@ pub(crate) trait Store<K: Key + ?Sized>: 'static {
     /// Asks for the memory in which the key of a hash is most likely to be.
     fn prefetch(&self, hash: u64);
 
-    /// Takes `cost` units, which the burst has room for, of a known key, whose hash that is, on a plan of this one quota: whether it is allowed, and
-    /// what was seen. `None` if that takes more than a look: nothing is taken then, or what was taken stays so.
+    /// Takes `cost` units, which the burst has room for, of a known key, whose hash that is, on a plan of this one quota:
+    /// whether it is allowed, and what was seen. `None` if that takes more than a look: nothing is taken then, or what was taken stays so.
     #[expect(clippy::too_many_arguments, reason = "what they have in common is this call")]
     fn take_one(
         &self,
@@ -101,7 +102,7 @@ pub(crate) trait Store<K: Key + ?Sized>: 'static {
         cost: u64,
         version: u64,
         current: impl Fn() -> u64,
-        clock: impl Fn() -> Now,
+        time: &impl Time,
     ) -> Option<(bool, Seen)>;
 
     /// Hands the state of `key` on `plan`, to be used by that version, to `f`, with an id of the key, if there is one. It may be

@@ -42,6 +42,7 @@ use std::fmt;
 use std::hash::BuildHasher;
 
 use super::{KeyState, Newcomer, Store, Stores, Visited, resident};
+use crate::clock::Time;
 use crate::decision::Seen;
 use crate::error::BuildError;
 use crate::key::Key;
@@ -227,7 +228,7 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone + 'static> Store<K> for ShardedStor
         cost: u64,
         version: u64,
         current: impl Fn() -> u64,
-        clock: impl Fn() -> Now,
+        time: &impl Time,
     ) -> Option<(bool, Seen)> {
         // As `find`, but nothing is a closure that could be left out of line: its answer would pass through memory, 8 of 40 ns.
         let shard = self.map.shards()[self.map.determine_shard(hash as usize)].read();
@@ -235,7 +236,7 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone + 'static> Store<K> for ShardedStor
         match state.get() {
             // Under the lock the state is of the current version or the one before; it knows the low bits of its own only.
             KeyState::One { slot, .. } if state.get().is_of(version) && current() == version => {
-                Some(Visited::new(slot, plan.index, resident(hash)).take_seen(quota, cost, clock))
+                Some(Visited::new(slot, plan.index, resident(hash)).take_seen(quota, cost, time))
             }
             _ => None,
         }

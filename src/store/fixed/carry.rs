@@ -58,19 +58,11 @@ impl<S> FixedStore<S> {
     /// Freezes a way, unless it was frozen too late for the version of `plans`.
     pub(super) fn freeze_of<'a>(&self, way: Way<'a>, is_current: impl FnOnce() -> bool) -> Option<Claimed<'a>> {
         let claimed = self.freeze(way)?;
-        if self.is_in_time(is_current) {
+        if is_in_time(is_current) {
             return Some(claimed);
         }
         self.open(&claimed, way.tag);
         None
-    }
-
-    /// Whether the version is current still, now that something has been taken: then the sweep for the next one waits for that.
-    #[expect(clippy::unused_self, reason = "it is about the store")]
-    pub(super) fn is_in_time(&self, is_current: impl FnOnce() -> bool) -> bool {
-        // Pairs with the fence of the sweep: it sees what was taken, or this sees the version.
-        fence(Ordering::SeqCst);
-        is_current()
     }
 
     /// The way that the key of `hash` had on a plan that is gone, and whose keys went to `plan`.
@@ -128,4 +120,11 @@ fn carried_use(words: &[u64; MAX_WORDS], by: &Move, n: usize, at: Now) -> Option
     let from = by.matched[n]?;
     let tat = words[usize::from(by.from.places[from])] & !PARITY;
     Some(by.from.quotas[from].ticks.carry(tat, &by.to.quotas[n].ticks, at))
+}
+
+/// Whether the version is current still, now that something has been taken: then the sweep for the next one waits for that.
+pub(super) fn is_in_time(is_current: impl FnOnce() -> bool) -> bool {
+    // Pairs with the fence of the sweep: it sees what was taken, or this sees the version.
+    fence(Ordering::SeqCst);
+    is_current()
 }

@@ -19,20 +19,20 @@ impl<S> FixedStore<S> {
         word != TAKEN && if Some(n) == self.in_flight { word & COUNT == 0 } else { tat == 0 || tat < now }
     }
 
-    /// Whether a way is in use at the instant `now`; and else by what to choose among several.
-    pub(super) fn look_at(&self, set: usize, way: usize, now: u64) -> Result<(bool, u64), ()> {
+    /// By what to choose a way among several that are not in use at the instant `now`, if it is none that is.
+    pub(super) fn look_at(&self, set: usize, way: usize, now: u64) -> Option<(bool, u64)> {
         let tag = self.sets[set].tags[way].load(Ordering::Relaxed);
         let way = self.way(set, way, tag);
         // Relaxed: a claim looks again.
         let word = |n| way.word(n).load(Ordering::Relaxed);
         let idle = (0..self.words()).all(|n| self.is_idle(n, word(n), now));
-        if idle { Ok((tag != 0, word(0) & !PARITY)) } else { Err(()) }
+        idle.then(|| (tag != 0, word(0) & !PARITY))
     }
 
     /// A way for the key of a hash, if there is one that is not in use: in the first set while half of that is not, else in the
     /// one of which less is.
     pub(super) fn claim_for(&self, hash: u64, now: u64) -> Option<Claimed<'_>> {
-        let in_use = |set| (0..WAYS).filter(|way| self.look_at(set, *way, now).is_err()).count();
+        let in_use = |set| (0..WAYS).filter(|way| self.look_at(set, *way, now).is_none()).count();
         let (first, second) = self.sets_of(hash);
         let second = second();
         let used = in_use(first);
@@ -44,8 +44,7 @@ impl<S> FixedStore<S> {
     pub(super) fn claim_in(&self, set: usize, now: u64) -> Option<Claimed<'_>> {
         let mut tried = [false; WAYS];
         loop {
-            let idle =
-                (0..WAYS).filter(|way| !tried[*way]).filter_map(|way| Some((self.look_at(set, way, now).ok()?, way)));
+            let idle = (0..WAYS).filter(|way| !tried[*way]).filter_map(|way| Some((self.look_at(set, way, now)?, way)));
             let ((is_used, _), way) = idle.min()?;
             tried[way] = true;
             if is_used {
@@ -102,7 +101,7 @@ impl<S> FixedStore<S> {
 
     /// Whether a newcomer to these sets would get a way of its own.
     pub(super) fn has_room(&self, hash: u64, now: u64) -> bool {
-        self.both(hash).any(|set| (0..WAYS).any(|way| self.look_at(set, way, now).is_ok()))
+        self.both(hash).any(|set| (0..WAYS).any(|way| self.look_at(set, way, now).is_some()))
     }
 
     /// The instant until when newcomers to that set inherit the debt of the overflow. While a new policy is being put in force,
