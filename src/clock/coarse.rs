@@ -328,9 +328,14 @@ impl Shared {
     /// the two is measured by a time that has a leap in it which somebody has left out already. So of those who find a leap one
     /// leaves it out, and the others look again.
     fn look(&self, slack: u64) -> u64 {
+        self.look_by(slack, || self.of.now().ticks())
+    }
+
+    #[inline]
+    fn look_by(&self, slack: u64, clock: impl Fn() -> u64) -> u64 {
         loop {
             let lost = self.lost.load(Ordering::Acquire);
-            let now = self.of.now().ticks().saturating_sub(lost);
+            let now = clock().saturating_sub(lost);
             // Acquire: pairs with the Release below. Who sees the instant sees what was lost before it, at the latest in the
             // compare-and-swap.
             let published = self.published.load(Ordering::Acquire);
@@ -447,5 +452,33 @@ mod tests {
         assert!(!shared.upgrade().unwrap().is_over.load(Ordering::Relaxed), "a clone is left");
         drop(clone);
         assert!(shared.upgrade().is_none(), "the thread holds on to it while it runs");
+    }
+
+    /// Another one looks, and leaves the leap out, between this one's first and second load.
+    #[test]
+    fn a_leap_that_two_find_at_once_is_left_out_once() {
+        let second = from_duration(Duration::from_secs(1)) as u64;
+        let shared = CoarseClock::new().shared().unwrap();
+        shared.published.store(0, Ordering::Relaxed);
+        let (leaped, looks) = (3_600 * second, Cell::new(0));
+        let now = shared.look_by(0, || {
+            looks.set(looks.get() + 1);
+            if looks.get() == 1 {
+                assert_eq!(shared.look_by(0, || leaped), second);
+            }
+            leaped
+        });
+        let lost = shared.lost.load(Ordering::Relaxed);
+        assert_eq!((now, shared.published.load(Ordering::Relaxed), lost), (second, second, leaped - second));
+        assert_eq!((looks.get(), shared.leaps.load(Ordering::Relaxed)), (2, 1));
+    }
+
+    /// Another one publishes a later time while this one is stopped with an older one.
+    #[test]
+    fn what_is_published_does_not_go_back() {
+        let shared = CoarseClock::new().shared().unwrap();
+        shared.published.store(0, Ordering::Relaxed);
+        let now = shared.look_by(0, || shared.look_by(0, || 2_000).min(1_000));
+        assert_eq!((now, shared.published.load(Ordering::Relaxed)), (2_000, 2_000));
     }
 }
