@@ -12,7 +12,7 @@ use limitador::limit::{Limit as LimitadorLimit, Namespace};
 use limitador::storage::redis::CachedRedisStorageBuilder;
 use redis::aio::MultiplexedConnection;
 use tollgate::global::{Fleet, GlobalQuota, RedisAuthority};
-use tollgate::{Limiter, Plan};
+use tollgate::{Decision, Limiter, Plan, Reason};
 use trypema::hybrid::{HybridRateLimiterProvider, SyncInterval};
 use trypema::redis::RedisKey;
 use trypema::{RateLimit, RateLimitDecision, RateLimiterBuilder, WindowSize};
@@ -101,7 +101,8 @@ pub enum Check {
 /// The limiter of a node. To be made on the runtime of that node.
 #[derive(Clone)]
 pub enum Node {
-    Tollgate { limiter: Arc<Limiter<str>>, is_waiting: bool, fleet: Arc<Fleet> },
+    /// With the fleet, since its leases end with it.
+    Tollgate { limiter: Arc<Limiter>, is_waiting: bool, _fleet: Arc<Fleet> },
     Trypema { provider: Arc<HybridRateLimiterProvider>, rate: RateLimit },
     Limitador { limiter: Arc<AsyncRateLimiter>, namespace: Namespace },
     RoundTrip { connection: MultiplexedConnection, limit: Limit },
@@ -147,7 +148,7 @@ impl Node {
             quota = quota.overdraft(overdraft);
         }
         let limiter = Limiter::builder().fleet(&fleet).plan("api", Plan::new([]).global(quota)).build()?;
-        Ok(Self::Tollgate { limiter: Arc::new(limiter), is_waiting, fleet: Arc::new(fleet) })
+        Ok(Self::Tollgate { limiter: Arc::new(limiter), is_waiting, _fleet: Arc::new(fleet) })
     }
 
     pub fn check(&self, client: &'static Client) -> Check {
@@ -157,7 +158,7 @@ impl Node {
             }
             Self::Tollgate { limiter, .. } => {
                 let decision = limiter.check(client.name.as_str());
-                if decision.reason() != Some(tollgate::Reason::NoLease) {
+                if !matches!(&decision, Decision::Deny(deny) if deny.reason() == Reason::NoLease) {
                     return Check::Now(Verdict::of(decision.is_allowed()));
                 }
                 let limiter = Arc::clone(limiter);
