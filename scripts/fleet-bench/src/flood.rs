@@ -30,8 +30,10 @@ pub struct Args {
 pub fn run(args: &Args, kinds: &[Kind], url: &str) -> Result<(), Failure> {
     let limit = Limit { requests: args.limit, window: Duration::from_secs(args.window) };
     let (clients, mut server) = (peers::clients(1)?, Server::new(url)?);
-    let mut right =
-        table(&["", "nodes", "most in a window", "over", "in its own window", "over", "admitted", "of a perfect one"], 1);
+    let mut right = table(
+        &["", "nodes", "most in a window", "over", "in its own window", "over", "admitted", "of a perfect one"],
+        1,
+    );
     let mut time = table(&["", "nodes", "p50", "p99", "p99.9", "max", "failed"], 1);
     let mut cost =
         table(&["", "nodes", "calls/s", "commands/s", "in, B/s", "out, B/s", "server's CPU", "keys", "bytes"], 1);
@@ -72,7 +74,7 @@ pub fn run(args: &Args, kinds: &[Kind], url: &str) -> Result<(), Failure> {
             ]));
             let failed = outcome.records.iter().filter(|record| record.verdict == Verdict::Fail).count();
             let failed = (failed + outcome.unanswered).to_string();
-            time.add_row(name.iter().cloned().chain(quantiles(&latencies(&outcome.records))).chain([failed]));
+            time.add_row(name.iter().cloned().chain(quantiles(&latencies(&outcome.records)?)).chain([failed]));
             if let Some(work) = work {
                 cost.add_row(name.iter().cloned().chain([
                     format!("{:.1}", work.calls),

@@ -40,17 +40,19 @@ pub fn misjudged(records: &[Record], limit: Limit, innocent: &HashSet<u32>) -> M
     let mut found = Misjudged::default();
     for record in records {
         let of = admitted.get(&record.client).unwrap_or(&nothing);
+        let asked_by = |at: u64| of.asked.partition_point(|asked| *asked <= at);
+        let answered_by = |at: u64| of.answered.partition_point(|answered| *answered <= at);
         // Nothing is a window old before there was a window.
-        let asked_by = |at: Option<u64>| at.map_or(0, |at| of.asked.partition_point(|asked| *asked <= at));
-        let answered_by = |at: Option<u64>| at.map_or(0, |at| of.answered.partition_point(|answered| *answered <= at));
+        let old = |at: u64| at.checked_sub(window);
         if record.verdict == Verdict::Admit {
             // Answered before this was asked, and asked in the window that ends with the answer to this: certainly before, and
             // certainly not too old.
-            let surely = answered_by(Some(record.asked)).saturating_sub(asked_by(record.answered.checked_sub(window)));
+            let before = of.answered.partition_point(|answered| *answered < record.asked);
+            let surely = before.saturating_sub(old(record.answered).map_or(0, asked_by));
             found.admitted += usize::from(surely >= requests);
         } else {
             // Asked before this was answered, and answered in the window that ends where this was asked: possibly so.
-            let possibly = asked_by(Some(record.answered)).saturating_sub(answered_by(record.asked.checked_sub(window)));
+            let possibly = asked_by(record.answered).saturating_sub(old(record.asked).map_or(0, answered_by));
             if possibly < requests {
                 found.denied += 1;
                 found.denied_innocent += usize::from(innocent.contains(&record.client));
@@ -158,9 +160,12 @@ mod tests {
 
     #[test]
     fn overlapping_requests_have_the_benefit_of_the_doubt() {
-        let overlapping = [record(0, 0, Verdict::Admit), record(10, 30, Verdict::Admit), record(20, 25, Verdict::Admit)];
+        let overlapping =
+            [record(0, 0, Verdict::Admit), record(10, 30, Verdict::Admit), record(20, 25, Verdict::Admit)];
         assert_eq!(counts(&overlapping), (0, 0, 0));
         let overlapping = [record(0, 0, Verdict::Admit), record(10, 30, Verdict::Admit), record(20, 25, Verdict::Deny)];
+        assert_eq!(counts(&overlapping), (0, 0, 0));
+        let overlapping = [record(0, 0, Verdict::Admit), record(20, 40, Verdict::Deny), record(30, 35, Verdict::Admit)];
         assert_eq!(counts(&overlapping), (0, 0, 0));
     }
 

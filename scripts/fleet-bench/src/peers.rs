@@ -102,10 +102,23 @@ pub enum Check {
 #[derive(Clone)]
 pub enum Node {
     /// With the fleet, since its leases end with it.
-    Tollgate { limiter: Arc<Limiter>, is_waiting: bool, _fleet: Arc<Fleet> },
-    Trypema { provider: Arc<HybridRateLimiterProvider>, rate: RateLimit },
-    Limitador { limiter: Arc<AsyncRateLimiter>, namespace: Namespace },
-    RoundTrip { connection: MultiplexedConnection, limit: Limit },
+    Tollgate {
+        limiter: Arc<Limiter>,
+        is_waiting: bool,
+        _fleet: Arc<Fleet>,
+    },
+    Trypema {
+        provider: Arc<HybridRateLimiterProvider>,
+        rate: RateLimit,
+    },
+    Limitador {
+        limiter: Arc<AsyncRateLimiter>,
+        namespace: Namespace,
+    },
+    RoundTrip {
+        connection: MultiplexedConnection,
+        limit: Limit,
+    },
 }
 
 impl Node {

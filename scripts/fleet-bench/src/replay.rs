@@ -49,7 +49,14 @@ pub fn run(args: &Args, kinds: &[Kind], url: &str) -> Result<(), Failure> {
     let seen: HashSet<u32> = load.iter().flatten().map(|(_, client)| *client).collect();
     let (perfect, innocent) = judge::perfect(&load, limit);
     let mut wrong = table(
-        &["per million requests", "denied wrongly", "of clients within the limit", "admitted wrongly", "admitted", "failed"],
+        &[
+            "per million requests",
+            "denied wrongly",
+            "of clients within the limit",
+            "admitted wrongly",
+            "admitted",
+            "failed",
+        ],
         1,
     );
     let mut time = table(&["", "p50", "p99", "p99.9", "max"], 1);
@@ -86,7 +93,7 @@ pub fn run(args: &Args, kinds: &[Kind], url: &str) -> Result<(), Failure> {
             format!("{:.2} %", admitted as f64 / perfect as f64 * 100.0),
             (failed + outcome.unanswered).to_string(),
         ]);
-        time.add_row([kind.to_string()].into_iter().chain(quantiles(&latencies(&outcome.records))));
+        time.add_row([kind.to_string()].into_iter().chain(quantiles(&latencies(&outcome.records)?)));
         if let Some(work) = work {
             let last = load.iter().flatten().filter(|(at, _)| *at + limit.window > Duration::from_secs(args.seconds));
             let lately = last.map(|(_, client)| *client).collect::<HashSet<_>>().len();

@@ -37,8 +37,10 @@ const TIMED: u32 = 16;
 pub fn run(args: &Args, kinds: &[Kind], url: &str) -> Result<(), Failure> {
     let (clients, mut server) = (peers::clients(args.clients)?, Server::new(url)?);
     let time = Duration::from_secs(args.seconds);
-    let mut rows =
-        table(&["one node", "under way", "checks/s", "by check", "mean", "p50", "p99", "p99.9", "max", "denied or failed"], 1);
+    let mut rows = table(
+        &["one node", "under way", "checks/s", "by check", "mean", "p50", "p99", "p99.9", "max", "denied or failed"],
+        1,
+    );
     for &kind in kinds {
         // What an overdraft is worth is nothing here.
         if matches!(kind, Kind::Waiting | Kind::Tollgate(Some(_))) {
@@ -112,7 +114,7 @@ async fn ask(node: &Node, clients: &'static [Client], stop: &AtomicBool) -> Resu
             Check::Later(answer) => answer.await,
         };
         if let Some(start) = start {
-            lane.histogram.saturating_record(start.elapsed().as_nanos() as u64);
+            lane.histogram.record(start.elapsed().as_nanos() as u64)?;
             if stop.load(Ordering::Relaxed) {
                 break;
             }
@@ -139,7 +141,7 @@ async fn crowd(node: &Node, clients: &'static [Client], number: usize, time: Dur
                     Check::Now(verdict) => verdict,
                     Check::Later(answer) => answer.await,
                 };
-                lane.histogram.saturating_record(start.elapsed().as_nanos() as u64);
+                lane.histogram.record(start.elapsed().as_nanos() as u64)?;
                 lane.checks += 1;
                 lane.wrong += u64::from(verdict != Verdict::Admit);
             }

@@ -5,6 +5,7 @@ use comfy_table::{CellAlignment, Table};
 use hdrhistogram::Histogram;
 
 use crate::load::Record;
+use crate::peers::Failure;
 
 pub fn table(header: &[&str], left: usize) -> Table {
     let mut table = Table::new();
@@ -17,13 +18,13 @@ pub fn table(header: &[&str], left: usize) -> Table {
 }
 
 /// How long answers took, in nanoseconds.
-pub fn latencies(records: &[Record]) -> Histogram<u64> {
-    // Three digits are legal.
-    let mut histogram = Histogram::new(3).unwrap_or_else(|_| unreachable!());
+pub fn latencies(records: &[Record]) -> Result<Histogram<u64>, Failure> {
+    let mut histogram = Histogram::new(3)?;
     for record in records {
-        histogram.saturating_record(record.answered - record.asked);
+        // Grows as needed, which `saturating_record` does not.
+        histogram.record(record.answered - record.asked)?;
     }
-    histogram
+    Ok(histogram)
 }
 
 /// In a unit that suits it.
@@ -39,4 +40,17 @@ pub fn duration(nanos: f64) -> String {
 /// The median, and the slow ones.
 pub fn quantiles(histogram: &Histogram<u64>) -> [String; 4] {
     [0.5, 0.99, 0.999, 1.0].map(|quantile| duration(histogram.value_at_quantile(quantile) as f64))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::peers::Verdict;
+
+    #[test]
+    fn slow_answers_are_not_cut_off() {
+        let record = |answered| Record { client: 0, asked: 1, answered, verdict: Verdict::Admit };
+        let histogram = latencies(&[record(101), record(3_000_000_001)]).expect("two records");
+        assert_eq!(quantiles(&histogram), ["100 ns", "3.00 s", "3.00 s", "3.00 s"]);
+    }
 }
