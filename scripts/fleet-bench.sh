@@ -5,7 +5,7 @@ cd "$(dirname "$0")/.."
 
 usage() {
   cat <<'END'
-usage: scripts/fleet-bench.sh                                 all three, some 16 minutes
+usage: scripts/fleet-bench.sh                                 all three, some 17 minutes
        scripts/fleet-bench.sh flood|replay|speed [OPTION...]
        scripts/fleet-bench.sh --only NAME [BENCH [OPTION...]]
 
