@@ -148,7 +148,9 @@ fn cost_in_time() {
         ratios.sort_by(f64::total_cmp);
         let [low, median, high] = [1, 2, 3].map(|quarter| ratios[rounds * quarter / 4]);
         let [pair, report] = least;
-        println!("{rule:?}: {median:.2} times as much ({low:.2} to {high:.2}), {report:.2} of {pair:.2} µs at the least");
+        println!(
+            "{rule:?}: {median:.2} times as much ({low:.2} to {high:.2}), {report:.2} of {pair:.2} µs at the least"
+        );
     }
 }
 
