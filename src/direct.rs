@@ -90,13 +90,19 @@ impl DirectLimiter {
         self.take(cost, now)
     }
 
-    #[inline]
+    // Always: who asks no more than whether it is allowed has then nothing written to memory.
+    #[inline(always)]
     fn take(&self, cost: u64, time: impl Time) -> Decision {
         let (allowed, seen) = self.inner.visited().take_seen(&self.inner.quota, cost, &time);
         if !allowed && time.doubts(&seen) {
-            return self.inner.visited().take(&self.inner.quota, cost, time.latest());
+            return self.take_again(cost, time.latest());
         }
         seen.decision(allowed)
+    }
+
+    #[inline(never)]
+    fn take_again(&self, cost: u64, now: Now) -> Decision {
+        self.inner.visited().take(&self.inner.quota, cost, now)
     }
 
     /// What [`check`](Self::check) would answer now. Nothing is taken, and the `remaining` of an allow is what is

@@ -161,12 +161,29 @@ impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Limiter<K, S, T> {
         self.ask(key, None, Ask::of_costs(costs), now)
     }
 
-    /// Takes `cost` requests of `key`. Most plans have one quota of requests, and that is done right here.
-    // Always: who asks no more than whether it is allowed has then nothing written to memory, 8 of 30 ns.
+    /// Takes `cost` requests of `key`. Most plans have one quota of requests, most limiters the policy that they were made with,
+    /// and that is done right here.
+    // Always: who asks no more than whether it is allowed has then nothing written to memory, 8 of 30 ns. For the same reason no
+    // two ways to an answer meet before it is returned.
     #[inline(always)]
     pub(crate) fn take(&self, key: &K, given: Option<PlanId>, cost: u64, time: impl Time) -> Decision {
-        match self.take_simple(key, given, cost, &time) {
-            Some((false, seen)) if time.doubts(&seen) => self.take_again(key, given, cost, time.latest()),
+        if let Some(policy) = self.inner.current.only() {
+            match self.take_by(policy, 0, key, given, cost, &time) {
+                Some((true, seen)) => return Decision::Allow(Allow::alone(seen)),
+                Some((false, seen)) if !time.doubts(&seen) => return Decision::Deny(Deny::alone(seen)),
+                Some(_) => return self.take_later(key, given, cost, time.latest()),
+                None => {}
+            }
+        }
+        self.take_later(key, given, cost, time)
+    }
+
+    /// The same, whatever the plan and the policy.
+    #[inline(never)]
+    fn take_later(&self, key: &K, given: Option<PlanId>, cost: u64, time: impl Time) -> Decision {
+        let policy = self.inner.current.get();
+        match self.take_by(&policy, policy.plans.version, key, given, cost, &time) {
+            Some((false, seen)) if time.doubts(&seen) => self.take_later(key, given, cost, time.latest()),
             Some((allowed, seen)) => seen.decision(allowed),
             None => match self.take_paired(key, given, cost, &time) {
                 Some(pair) => pair.decision(),
@@ -175,31 +192,13 @@ impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Limiter<K, S, T> {
         }
     }
 
-    /// The same, out of line.
-    #[inline(never)]
-    fn take_again(&self, key: &K, given: Option<PlanId>, cost: u64, now: Now) -> Decision {
-        self.take(key, given, cost, now)
-    }
-
-    /// Takes `cost` requests, if it can be anything at all, of a known key, if its plan has one quota of requests.
-    #[inline(always)]
-    fn take_simple(&self, key: &K, given: Option<PlanId>, cost: u64, time: &impl Time) -> Option<(bool, Seen)> {
-        match self.inner.current.only() {
-            Some(policy) => self.take_by(policy, key, given, cost, time),
-            None => self.take_by_later(key, given, cost, time),
-        }
-    }
-
-    /// Out of line, so that the other is not.
-    #[inline(never)]
-    fn take_by_later(&self, key: &K, given: Option<PlanId>, cost: u64, time: &impl Time) -> Option<(bool, Seen)> {
-        self.take_by(&self.inner.current.get(), key, given, cost, time)
-    }
-
+    /// Takes `cost` requests, if it can be anything at all, of a known key, if its plan has one quota of requests. The
+    /// version is that of the policy.
     #[inline(always)]
     fn take_by(
         &self,
         policy: &Compiled<K>,
+        version: u64,
         key: &K,
         given: Option<PlanId>,
         cost: u64,
@@ -209,7 +208,7 @@ impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Limiter<K, S, T> {
         let plan = policy.plan_of(key, given);
         // What can take nothing must not leave a key behind either.
         let quota = plan.simple.as_ref().filter(|quota| cost != 0 && cost <= quota.burst())?;
-        store.take_one(store.hash(key), key, plan, quota, cost, policy.plans.version, || current.version(), time)
+        store.take_one(store.hash(key), key, plan, quota, cost, version, || current.version(), time)
     }
 
     /// Takes `cost` requests, if it is allowed, of a known key with a lease of the only global quota of its plan, and at most one

@@ -4,6 +4,7 @@ use std::fmt;
 
 use super::{Inner, Limiter};
 use crate::clock::Time;
+use crate::decision::Decision;
 use crate::key::Key;
 use crate::store::{Store, Stores};
 use crate::ticks::Now;
@@ -77,7 +78,7 @@ impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Limiter<K, S, T> {
     fn take_many(&self, checks: &mut [Check<'_, K>], time: impl Time + Copy) {
         let Inner { current, store, .. } = &*self.inner;
         let now = time.now();
-        let policy = current.get();
+        let policy = &*current.get();
         let version = policy.plans.version;
         for checks in checks.chunks_mut(AHEAD) {
             let mut hashes = [0; AHEAD];
@@ -85,20 +86,34 @@ impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Limiter<K, S, T> {
                 *hash = store.hash(check.key);
                 store.prefetch(*hash);
             }
-            for (hash, check) in hashes.into_iter().zip(checks) {
+            // Not by `into_iter`, which moves the array first, and waits for what was just written.
+            for (&hash, check) in hashes.iter().zip(checks) {
                 let plan = policy.plan_of(check.key, None);
                 let simple = plan.simple.as_ref().filter(|quota| check.cost != 0 && check.cost <= quota.burst());
                 let known = simple.and_then(|quota| {
                     store.take_one(hash, check.key, plan, quota, check.cost, version, || current.version(), &now)
                 });
-                // All at one instant, whoever is new; but nobody is denied for a time that is behind.
-                let (allowed, seen) = known.unwrap_or_else(|| {
-                    let decision = self.take(check.key, None, check.cost, now);
-                    (decision.is_allowed(), *decision.seen())
-                });
-                check.allowed =
-                    allowed || time.doubts(&seen) && self.take(check.key, None, check.cost, time.latest()).is_allowed();
+                check.allowed = match known {
+                    Some((true, _)) => true,
+                    Some((false, seen)) if !time.doubts(&seen) => false,
+                    Some(_) => self.is_allowed(check, time.latest()),
+                    None => self.is_allowed_now(check, now, time),
+                };
             }
         }
+    }
+
+    /// What of a batch takes more than a look: at its instant too, whoever is new, but nobody is denied for a time that is behind.
+    #[inline(never)]
+    fn is_allowed_now(&self, check: &Check<'_, K>, now: Now, time: impl Time) -> bool {
+        match self.take(check.key, None, check.cost, now) {
+            Decision::Deny(deny) if time.doubts(&deny.seen) => self.is_allowed(check, time.latest()),
+            decision => decision.is_allowed(),
+        }
+    }
+
+    #[inline(never)]
+    fn is_allowed(&self, check: &Check<'_, K>, now: Now) -> bool {
+        self.take(check.key, None, check.cost, now).is_allowed()
     }
 }
