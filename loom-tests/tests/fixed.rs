@@ -278,6 +278,28 @@ fn use_that_is_moved_is_used() {
     });
 }
 
+/// The key that is moved is idle, and a newcomer who waits for another latch claims its way before that, after it, or not at all.
+#[test]
+#[cfg_attr(not(loom), ignore = "a set has seven ways then, and room for all")]
+fn a_move_that_races_the_eviction_of_its_key_moves_nobody_else() {
+    // The first set of both is the other one, and the second one of `THERE` that too, of `NEWCOMER` that of `A`.
+    const THERE: u64 = 1 << 63 | A;
+    const NEWCOMER: u64 = 1 << 63 | C;
+    Race::model_within(2, |race| {
+        let plans = builder(2).plan("default", fast(1)).plan("x", fast(1)).default_plan("default");
+        let limiter = plans.build().expect("plans that make sense");
+        let x = limiter.plan("x").expect("there is one");
+        assert_eq!((count(&x.check_at(&A, at(100))), take(&limiter, THERE, 102)), (1, 1));
+        let (_, taken) = race.run(
+            &limiter,
+            |limiter| limiter.move_plan_at(&A, "x", "default", at(102)),
+            |limiter| take(limiter, NEWCOMER, 102),
+        );
+        // From a way of its own or, while that of `A` is frozen, from the overflow.
+        assert_eq!((taken, take(&limiter, NEWCOMER, 102)), (1, 0));
+    });
+}
+
 /// A key that is reset has its burst again, but for what was taken since.
 #[test]
 fn a_reset_forgets_what_was_taken_before_it() {

@@ -146,8 +146,10 @@ impl<'a> Way<'a> {
     pub(super) fn freeze(self, n: usize) -> Option<u64> {
         let backoff = Backoff::new();
         while !self.has_left() {
-            let word = self.word(n).load(Ordering::Acquire);
-            if word != TAKEN && self.exchange(n, word, TAKEN) {
+            // By `load`: a word that is read before the look at the tag is not that of somebody who has come since.
+            if let Some(word) = self.load(n)
+                && self.exchange(n, word, TAKEN)
+            {
                 return Some(word);
             }
             backoff.snooze();
