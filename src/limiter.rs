@@ -246,11 +246,11 @@ impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Limiter<K, S, T> {
             }
             let version = policy.plans.version;
             let mut taken = [Taken::default(); MAX_QUOTAS];
-            let mut lost_place = false;
+            let mut lost_places = 0;
             // Who has slept through two new policies may have taken by the wrong one.
             let mut own = |verdict: Verdict| {
                 let is_own = !verdict.is_lost && current.version().wrapping_sub(version) <= 1;
-                lost_place |= verdict.entered && !is_own;
+                lost_places += u32::from(verdict.entered && !is_own);
                 is_own.then_some(verdict)
             };
             let known = store.visit(key, plan, version, |state, id| {
@@ -265,7 +265,7 @@ impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Limiter<K, S, T> {
                     own(several::Key { state, plan, id }.take(ask, || now, &mut taken))
                 })?
             });
-            if lost_place {
+            for _ in 0..lost_places {
                 self.leave(key, plan.index, 0);
             }
             let Some(verdict) = verdict else { continue };

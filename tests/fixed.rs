@@ -1,7 +1,7 @@
 //! What the fixed store does differently from the one that grows, and what only it can get wrong.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a helper that meets the unexpected stops the test")]
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -289,46 +289,6 @@ fn whoever_is_in_flight_keeps_his_way() {
         drop(limiter.enter_costs_at(&key, &request, secs(2_001.0 + 2.0 * key as f64)).unwrap());
     }
     assert_eq!((limiter.len(), limiter.stats().overflow), (7, 99));
-}
-
-/// A place that is taken while the key moves, by hand or since its plan is gone, is counted once and given back once.
-#[test]
-fn places_in_flight_are_counted_exactly_while_keys_move() {
-    let plan = || Plan::new([Quota::per_second(1_000_000_000), Quota::per_hour(1 << 40)]).in_flight(1_000);
-    let both = || Policy::<u64>::new().plan("one", plan()).plan("two", plan()).default_plan("one");
-    let limiter = Limiter::builder().keys().policy(both()).fixed(4).build().unwrap();
-    let over = AtomicBool::new(false);
-    thread::scope(|scope| {
-        for name in ["one", "two"] {
-            let (limiter, over) = (&limiter, &over);
-            scope.spawn(move || {
-                let handle = limiter.plan(name).unwrap();
-                for turn in 0..30_000_u64 {
-                    drop(handle.enter(&(turn % 3)).unwrap());
-                }
-                over.store(true, Ordering::Relaxed);
-            });
-        }
-        scope.spawn(|| {
-            for turn in 0.. {
-                if over.load(Ordering::Relaxed) {
-                    break;
-                }
-                let key = turn % 3;
-                if turn % 7 == 0 {
-                    limiter.reload(Policy::new().plan("one", plan())).unwrap();
-                    limiter.reload(both()).unwrap();
-                }
-                limiter.move_plan(&key, "one", "two").unwrap();
-                limiter.move_plan(&key, "two", "one").unwrap();
-            }
-        });
-    });
-    limiter.reload(Policy::new().plan("one", plan())).unwrap();
-    for key in 0..3 {
-        let left = limiter.peek_all(&key).iter().map(|one| one.remaining()).next_back();
-        assert_eq!(left, Some(1_000), "of {key}");
-    }
 }
 
 /// Every key is idle again an instant after it was used, so that ways change hands all the time, while others take from them and

@@ -16,6 +16,7 @@ over_both!(
     totals_are_exact_while_the_policy_is_reloaded,
     roll_backs_lose_nothing_and_admit_nobody_extra,
     requests_in_flight_are_counted_exactly,
+    places_in_flight_are_counted_exactly_while_keys_move,
 );
 
 const THREADS: u64 = 8;
@@ -161,4 +162,42 @@ fn requests_in_flight_are_counted_exactly<T: Kind>() {
     assert!((1..=4).contains(&most.into_inner()));
     let guards: Vec<_> = (0..5).filter_map(|_| limiter.enter("hot").ok()).collect();
     assert_eq!(guards.len(), 4);
+}
+
+/// A place that is taken while the key moves, by hand or since its plan is gone, is counted once and given back once.
+fn places_in_flight_are_counted_exactly_while_keys_move<T: Kind<u64>>() {
+    let plan = || Plan::new([Quota::per_second(1_000_000_000), Quota::per_hour(1 << 40)]).in_flight(1_000);
+    let both = || Policy::<u64>::new().plan("one", plan()).plan("two", plan()).default_plan("one");
+    let limiter = T::sized(Limiter::builder().keys().policy(both()), 4).unwrap();
+    let over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for handle in ["one", "two"].map(|name| limiter.plan(name).unwrap()) {
+            let over = &over;
+            scope.spawn(move || {
+                for turn in 0..30_000_u64 {
+                    drop(handle.enter(&(turn % 3)).unwrap());
+                }
+                over.store(true, Ordering::Relaxed);
+            });
+        }
+        scope.spawn(|| {
+            for turn in 0.. {
+                if over.load(Ordering::Relaxed) {
+                    break;
+                }
+                let key = turn % 3;
+                if turn % 7 == 0 {
+                    limiter.reload(Policy::new().plan("one", plan())).unwrap();
+                    limiter.reload(both()).unwrap();
+                }
+                limiter.move_plan(&key, "one", "two").unwrap();
+                limiter.move_plan(&key, "two", "one").unwrap();
+            }
+        });
+    });
+    limiter.reload(Policy::new().plan("one", plan())).unwrap();
+    for key in 0..3 {
+        let left = limiter.peek_all(&key).iter().map(|one| one.remaining()).next_back();
+        assert_eq!(left, Some(1_000), "of {key}");
+    }
 }

@@ -90,19 +90,11 @@ impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Limiter<K, S, T> {
         let Inner { current, store, .. } = &*self.inner;
         loop {
             let policy = current.get();
+            if !is_overflow(id) {
+                return store.leave(key, &policy.plans, plan);
+            }
             let is_current = || current.is(policy.plans.version);
-            let done = if is_overflow(id) {
-                policy.plans.with_overflow(policy.plans.get(plan), is_current, |state| state.leave()).is_some()
-            } else {
-                // Where it was counted; where its plan went, if that was removed; or where its key was moved. A state that is
-                // carried over meanwhile may be passed by once, and twice only if there is a further policy.
-                let all = || (0..policy.plans.plans.len()).chain(0..policy.plans.plans.len());
-                store.leave(key, plan)
-                    || store.leave(key, policy.plans.get(plan).index)
-                    || all().any(|index| store.leave(key, index as u16))
-                    || is_current()
-            };
-            if done {
+            if policy.plans.with_overflow(policy.plans.get(plan), is_current, |state| state.leave()).is_some() {
                 return;
             }
         }

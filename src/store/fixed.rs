@@ -524,10 +524,16 @@ impl<K: Key + ?Sized, S: BuildHasher + 'static> Store<K> for FixedStore<S> {
         Some(known)
     }
 
-    fn leave(&self, key: &K, plan: u16) -> bool {
+    fn leave(&self, key: &K, plans: &Plans, plan: u16) {
+        let Some(place) = self.in_flight else { return };
         let hash = self.hasher.hash_one(key);
-        let way = self.of_hash(hash).find(|way| plan_of(way.tag) == plan);
-        self.in_flight.zip(way).is_some_and(|(place, way)| leave(way, place))
+        let on = |plan| self.of_hash(hash).any(|way| plan_of(way.tag) == plan && leave(way, place));
+        if on(plan) {
+            return;
+        }
+        // The key is moved under the latch only.
+        let _latch = self.sets[self.sets_of(hash).0].latch();
+        _ = on(plan) || on(plans.get(plan).index) || self.of_hash(hash).any(|way| leave(way, place));
     }
 
     #[cfg(all(feature = "global", not(loom)))]

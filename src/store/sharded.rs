@@ -354,8 +354,16 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone + 'static> Store<K> for ShardedStor
         })
     }
 
-    fn leave(&self, key: &K, plan: u16) -> bool {
-        self.find(self.map.hasher().hash_one(key), key, plan, |state, _| state.leave()) == Some(true)
+    fn leave(&self, key: &K, plans: &Plans, plan: u16) {
+        let hash = self.map.hasher().hash_one(key);
+        // One lock for all looks: the key is moved under that for writing.
+        let shard = self.map.shards()[self.map.determine_shard(hash as usize)].read();
+        let leave = |is_meant: &dyn Fn(u16) -> bool| {
+            let left = |state: &KeyState| is_meant(state.plan()) && state.leave();
+            shard.get(hash, |(known, state)| known.borrow() == key && left(state.get())).is_some()
+        };
+        let went_to = plans.get(plan).index;
+        _ = leave(&|index| index == plan) || leave(&|index| index == went_to) || leave(&|_| true);
     }
 
     #[cfg(all(feature = "global", not(loom)))]
