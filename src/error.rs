@@ -96,11 +96,6 @@ pub enum BuildError {
         /// What it is called.
         plan: String,
     },
-    /// A plan has a global quota, and the store is a fixed one.
-    GlobalInFixed {
-        /// What it is called.
-        plan: String,
-    },
     /// There is no memory for a fixed store of that size.
     NoMemory {
         /// What it would take.
@@ -230,11 +225,6 @@ impl fmt::Display for BuildError {
                 f,
                 "plan `{plan}` limits requests in flight, and the fixed store was built without: say so with \
                  `.room_for(quotas, true)`"
-            ),
-            Self::GlobalInFixed { plan } => write!(
-                f,
-                "plan `{plan}` has a global quota, which a fixed store can't keep: leave out `.fixed(..)`, or have a limiter \
-                 of its own for local quotas"
             ),
             Self::NoMemory { bytes } => {
                 write!(f, "a fixed store of that size takes {bytes} bytes, which can't be had: expect fewer keys")

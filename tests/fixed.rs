@@ -251,23 +251,6 @@ fn a_store_that_can_not_keep_what_is_asked_says_so() {
     assert!(Limiter::builder().quota(quota).fixed(10).room_for(usize::MAX, true).build().is_ok());
 }
 
-#[cfg(feature = "global")]
-#[test]
-fn global_quotas_are_refused_whenever_they_come() {
-    use tollgate::global::{Fleet, GlobalQuota, MemoryAuthority};
-
-    let fleet = Fleet::builder(MemoryAuthority::new()).start().unwrap();
-    let shared =
-        || Plan::new([Quota::per_hour(10)]).global(GlobalQuota::sliding_window(1_000, Duration::from_secs(60)));
-    let refused = BuildError::GlobalInFixed { plan: "api".into() };
-    let error = Limiter::builder().fleet(&fleet).plan("api", shared()).fixed(10).build().unwrap_err();
-    assert!(error == refused && error.to_string().contains("leave out `.fixed(..)`"), "{error}");
-    let limiter = Limiter::builder().fleet(&fleet).plan("api", Quota::per_hour(10)).fixed(10).build().unwrap();
-    assert!(limiter.check("alice").is_allowed());
-    assert_eq!(limiter.reload(Policy::new().plan("api", shared())).unwrap_err(), refused);
-    assert_eq!(limiter.peek("alice").remaining(), 9);
-}
-
 /// All ways are somebody's who is in flight. Once they leave, the ways are for newcomers again.
 #[test]
 fn whoever_is_in_flight_keeps_his_way() {

@@ -3,7 +3,9 @@
 //! The protocol itself is tested in the simulator; this is about what a caller sees. Nothing here depends on how long
 //! anything takes: whoever waits does so without an end in sight.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a panic is how a test fails")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a panic is how a test fails")]
+
+mod stores;
 
 use std::future::Future;
 use std::pin::pin;
@@ -13,10 +15,32 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::Duration;
 
+use stores::{Kind, over_both};
 use tollgate::global::{
     Answer, Authority, AuthorityError, Batch, Call, Fleet, GlobalQuota, MemoryAuthority, Reply, StartError, WhenAway,
 };
-use tollgate::{BuildError, Decision, Limiter, Plan, Policy, Quota, Reason, Source, TestClock, Unit};
+use tollgate::{BuildError, Decision, Limiter, Plan, Policy, Quota, RandomState, Reason, Source, TestClock, Unit};
+
+over_both!(
+    a_token_bucket_that_the_fleet_shares_holds_its_burst,
+    the_limit_is_kept_by_all_nodes_together_and_the_denial_says_until_when,
+    without_overdraft_a_first_check_asks_and_a_first_acquire_waits,
+    a_cost_of_all_that_is_left_is_admitted_and_one_above_the_limit_never,
+    an_overdraft_admits_the_first_request_at_once,
+    quotas_of_the_node_and_of_the_fleet_are_taken_from_together_or_not_at_all,
+    each_global_quota_counts_its_kind_of_unit,
+    an_exact_check_asks_every_time_and_counts_what_other_nodes_hold,
+    a_denied_exact_check_gives_back_what_the_node_took,
+    a_status_shows_the_fleet_and_takes_nothing,
+    a_shutdown_reports_and_gives_leases_back,
+    a_fleet_that_is_dropped_admits_nothing_more_and_keeps_nobody_waiting,
+    while_the_authority_is_away_each_quota_does_what_it_says,
+    a_reload_changes_the_limit_and_keeps_what_was_used,
+    a_key_that_an_authority_can_not_read_is_on_leases_again_once_it_can,
+    a_plan_that_gets_its_first_global_quota_and_loses_it_again_keeps_what_was_used,
+    what_is_moved_to_and_from_a_plan_with_a_global_quota_is_used,
+    the_keys_of_a_plan_that_goes_bring_their_use_to_one_of_the_other_kind,
+);
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -47,8 +71,8 @@ fn fleet(authority: &MemoryAuthority) -> Fleet {
     Fleet::builder(authority.clone()).start().expect("there are threads")
 }
 
-fn limiter(fleet: &Fleet, plan: impl Into<Plan>) -> Limiter {
-    Limiter::builder().fleet(fleet).plan("free", plan).build().expect("a plan that makes sense")
+fn limiter<T: Kind>(fleet: &Fleet, plan: impl Into<Plan>) -> Limiter<str, RandomState, T> {
+    T::make(Limiter::builder().fleet(fleet).plan("free", plan)).expect("a plan that makes sense")
 }
 
 fn only(quota: GlobalQuota) -> Plan {
@@ -59,19 +83,18 @@ fn ten() -> GlobalQuota {
     GlobalQuota::sliding_window(10, MINUTE).overdraft(0)
 }
 
-fn acquire(limiter: &Limiter, key: &str, cost: u64) -> Decision {
+fn acquire<T: Kind>(limiter: &Limiter<str, RandomState, T>, key: &str, cost: u64) -> Decision {
     wait(limiter.acquire_global(key, cost, Duration::from_secs(5)))
 }
 
 /// What is used fleet-wide, once nothing is on its way any more.
-fn used(limiter: &Limiter, key: &str) -> u64 {
+fn used<T: Kind>(limiter: &Limiter<str, RandomState, T>, key: &str) -> u64 {
     wait(limiter.status_global(key)).expect("the authority answers")[0].used
 }
 
-#[test]
-fn without_overdraft_a_first_check_asks_and_a_first_acquire_waits() {
+fn without_overdraft_a_first_check_asks_and_a_first_acquire_waits<T: Kind>() {
     let fleet = fleet(&MemoryAuthority::new());
-    let limiter = limiter(&fleet, only(ten()));
+    let limiter = limiter::<T>(&fleet, only(ten()));
     let Decision::Deny(deny) = limiter.check("alice") else { panic!("there is no lease yet") };
     assert_eq!((deny.reason(), deny.limit()), (Reason::NoLease, 10));
     assert!(
@@ -83,11 +106,10 @@ fn without_overdraft_a_first_check_asks_and_a_first_acquire_waits() {
     assert_eq!(allowed.source(), Source::Lease);
 }
 
-#[test]
-fn the_limit_is_kept_by_all_nodes_together_and_the_denial_says_until_when() {
+fn the_limit_is_kept_by_all_nodes_together_and_the_denial_says_until_when<T: Kind>() {
     let authority = MemoryAuthority::new();
     let fleets: Vec<_> = (0..3).map(|_| fleet(&authority)).collect();
-    let nodes: Vec<_> = fleets.iter().map(|fleet| limiter(fleet, only(ten()))).collect();
+    let nodes: Vec<_> = fleets.iter().map(|fleet| limiter::<T>(fleet, only(ten()))).collect();
     for n in 0..10 {
         let decision = acquire(&nodes[n % 3], "alice", 1);
         assert!(decision.is_allowed(), "{n}: {decision}");
@@ -103,10 +125,9 @@ fn the_limit_is_kept_by_all_nodes_together_and_the_denial_says_until_when() {
     }
 }
 
-#[test]
-fn a_cost_of_all_that_is_left_is_admitted_and_one_above_the_limit_never() {
+fn a_cost_of_all_that_is_left_is_admitted_and_one_above_the_limit_never<T: Kind>() {
     let fleet = fleet(&MemoryAuthority::new());
-    let limiter = limiter(&fleet, only(ten()));
+    let limiter = limiter::<T>(&fleet, only(ten()));
     assert!(acquire(&limiter, "alice", 3).is_allowed());
     assert!(acquire(&limiter, "alice", 7).is_allowed());
     assert!(acquire(&limiter, "alice", 1).is_denied());
@@ -119,24 +140,22 @@ fn a_cost_of_all_that_is_left_is_admitted_and_one_above_the_limit_never() {
     assert_eq!(limiter.check_cost("bob", 1 << 32).retry_after(), None);
 }
 
-#[test]
-fn an_overdraft_admits_the_first_request_at_once() {
+fn an_overdraft_admits_the_first_request_at_once<T: Kind>() {
     let fleet = fleet(&MemoryAuthority::new());
     let quota = GlobalQuota::sliding_window(1_000, MINUTE).overdraft(2);
-    let limiter = limiter(&fleet, only(quota));
+    let limiter = limiter::<T>(&fleet, only(quota));
     let first = limiter.check_cost("alice", 2);
     assert!(first.is_allowed());
     assert_eq!(first.source(), Source::Overdraft);
     // By default there is one as well.
-    let other =
-        Limiter::builder().fleet(&fleet).plan("pro", only(GlobalQuota::sliding_window(1_000, MINUTE))).build().unwrap();
+    let other = T::make(Limiter::builder().fleet(&fleet).plan("pro", only(GlobalQuota::sliding_window(1_000, MINUTE))))
+        .unwrap();
     assert_eq!(other.check("alice").source(), Source::Overdraft);
 }
 
-#[test]
-fn quotas_of_the_node_and_of_the_fleet_are_taken_from_together_or_not_at_all() {
+fn quotas_of_the_node_and_of_the_fleet_are_taken_from_together_or_not_at_all<T: Kind>() {
     let fleet = fleet(&MemoryAuthority::new());
-    let limiter = limiter(&fleet, Plan::new([Quota::per_hour(4)]).global(ten()));
+    let limiter = limiter::<T>(&fleet, Plan::new([Quota::per_hour(4)]).global(ten()));
     assert!(acquire(&limiter, "alice", 3).is_allowed());
     // The node's has one left: the fleet's is not asked.
     let deny = limiter.check_cost("alice", 2);
@@ -147,7 +166,7 @@ fn quotas_of_the_node_and_of_the_fleet_are_taken_from_together_or_not_at_all() {
     // Of the fleet's nothing is left: the node's is untouched.
     let authority = MemoryAuthority::new();
     let fleet = Fleet::builder(authority).start().unwrap();
-    let limiter = self::limiter(&fleet, Plan::new([Quota::per_hour(40)]).global(ten()));
+    let limiter = self::limiter::<T>(&fleet, Plan::new([Quota::per_hour(40)]).global(ten()));
     assert!(acquire(&limiter, "alice", 10).is_allowed());
     let deny = acquire(&limiter, "alice", 5);
     assert_eq!((deny.is_denied(), deny.limit(), deny.source()), (true, 10, Source::Lease));
@@ -156,21 +175,19 @@ fn quotas_of_the_node_and_of_the_fleet_are_taken_from_together_or_not_at_all() {
     assert_eq!(standings[1].name(), "fleet requests/min");
 }
 
-#[test]
-fn each_global_quota_counts_its_kind_of_unit() {
+fn each_global_quota_counts_its_kind_of_unit<T: Kind>() {
     let fleet = fleet(&MemoryAuthority::new());
     let tokens = GlobalQuota::sliding_window(1_000, MINUTE).unit(Unit::TOKENS).overdraft(1.0);
-    let limiter = limiter(&fleet, only(tokens));
+    let limiter = limiter::<T>(&fleet, only(tokens));
     assert!(limiter.check_costs("alice", &[(Unit::REQUESTS, 1), (Unit::TOKENS, 600)]).is_allowed());
     assert!(limiter.check_costs("alice", &[(Unit::REQUESTS, 5_000)]).is_allowed(), "requests are free");
     assert!(limiter.check_costs("alice", &[(Unit::TOKENS, 600)]).is_denied());
 }
 
-#[test]
-fn an_exact_check_asks_every_time_and_counts_what_other_nodes_hold() {
+fn an_exact_check_asks_every_time_and_counts_what_other_nodes_hold<T: Kind>() {
     let authority = MemoryAuthority::new();
     let (one, two) = (fleet(&authority), fleet(&authority));
-    let nodes = [limiter(&one, only(ten())), limiter(&two, only(ten()))];
+    let nodes = [limiter::<T>(&one, only(ten())), limiter::<T>(&two, only(ten()))];
     for n in 0..10 {
         let decision = wait(nodes[n % 2].check_exact("alice"));
         assert!(decision.is_allowed(), "{n}: {decision}");
@@ -182,20 +199,18 @@ fn an_exact_check_asks_every_time_and_counts_what_other_nodes_hold() {
     assert!(acquire(&nodes[0], "alice", 1).is_denied());
 }
 
-#[test]
-fn a_denied_exact_check_gives_back_what_the_node_took() {
+fn a_denied_exact_check_gives_back_what_the_node_took<T: Kind>() {
     let fleet = fleet(&MemoryAuthority::new());
-    let limiter = limiter(&fleet, Plan::new([Quota::per_hour(40)]).global(ten()));
+    let limiter = limiter::<T>(&fleet, Plan::new([Quota::per_hour(40)]).global(ten()));
     assert!(wait(limiter.check_exact_cost("alice", 10)).is_allowed());
     assert!(wait(limiter.check_exact_cost("alice", 5)).is_denied());
     assert_eq!(limiter.peek_all("alice")[0].remaining(), 30);
 }
 
-#[test]
-fn a_status_shows_the_fleet_and_takes_nothing() {
+fn a_status_shows_the_fleet_and_takes_nothing<T: Kind>() {
     let authority = MemoryAuthority::new();
     let (one, two) = (fleet(&authority), fleet(&authority));
-    let (one, two) = (limiter(&one, only(ten())), limiter(&two, only(ten())));
+    let (one, two) = (limiter::<T>(&one, only(ten())), limiter::<T>(&two, only(ten())));
     assert!(acquire(&one, "alice", 4).is_allowed());
     for _ in 0..3 {
         let status = wait(two.status_global("alice")).unwrap();
@@ -206,13 +221,12 @@ fn a_status_shows_the_fleet_and_takes_nothing() {
     assert_eq!(wait(two.status_global("bob")).unwrap()[0].remaining, 10);
 }
 
-#[test]
-fn a_shutdown_reports_and_gives_leases_back() {
+fn a_shutdown_reports_and_gives_leases_back<T: Kind>() {
     let authority = MemoryAuthority::new();
     let one = fleet(&authority);
     let quota = GlobalQuota::sliding_window(10, MINUTE).overdraft(0);
     {
-        let limiter = limiter(&one, only(quota));
+        let limiter = limiter::<T>(&one, only(quota));
         // Four are granted, none is used.
         assert!(limiter.check_cost("alice", 4).retry_after().is_some());
         let four_are_out = || used(&limiter, "alice") == 4;
@@ -227,15 +241,14 @@ fn a_shutdown_reports_and_gives_leases_back() {
         assert!(acquire(&limiter, "alice", 1).is_denied(), "and nobody waits");
     }
     let two = fleet(&authority);
-    let limiter = limiter(&two, only(quota));
+    let limiter = limiter::<T>(&two, only(quota));
     assert_eq!(used(&limiter, "alice"), 1);
     assert!(acquire(&limiter, "alice", 9).is_allowed());
 }
 
-#[test]
-fn a_fleet_that_is_dropped_admits_nothing_more_and_keeps_nobody_waiting() {
+fn a_fleet_that_is_dropped_admits_nothing_more_and_keeps_nobody_waiting<T: Kind>() {
     let fleet = fleet(&MemoryAuthority::new());
-    let limiter = limiter(&fleet, only(ten()));
+    let limiter = limiter::<T>(&fleet, only(ten()));
     assert!(acquire(&limiter, "alice", 1).is_allowed());
     drop(fleet);
     assert!(acquire(&limiter, "bob", 1).is_denied());
@@ -268,20 +281,18 @@ fn until(clock: &TestClock, done: impl Fn() -> bool) {
     }
 }
 
-#[test]
-fn while_the_authority_is_away_each_quota_does_what_it_says() {
+fn while_the_authority_is_away_each_quota_does_what_it_says<T: Kind>() {
     let clock = TestClock::new();
     let silent = Fickle { inner: MemoryAuthority::new(), is_silent: Arc::new(AtomicBool::new(true)) };
     let fleet = Fleet::builder(silent.clone()).clock(clock.clock()).start().unwrap();
     let quota = |name, away| GlobalQuota::sliding_window(100, MINUTE).overdraft(0).nodes(4).when_away(away).named(name);
-    let limiter = Limiter::builder()
+    let builder = Limiter::builder()
         .fleet(&fleet)
         .plan("local", only(quota("local", WhenAway::Local)))
         .plan("allow", only(quota("allow", WhenAway::Allow)))
         .plan("deny", only(quota("deny", WhenAway::Deny)))
-        .default_plan("deny")
-        .build()
-        .unwrap();
+        .default_plan("deny");
+    let limiter = T::make(builder).unwrap();
     let [local, allow, deny] = ["local", "allow", "deny"].map(|plan| limiter.plan(plan).unwrap());
     until(&clock, || {
         let _ = deny.check("alice");
@@ -301,10 +312,9 @@ fn while_the_authority_is_away_each_quota_does_what_it_says() {
     until(&clock, || !fleet.stats().is_silent && deny.check("alice").is_allowed());
 }
 
-#[test]
-fn a_reload_changes_the_limit_and_keeps_what_was_used() {
+fn a_reload_changes_the_limit_and_keeps_what_was_used<T: Kind>() {
     let fleet = fleet(&MemoryAuthority::new());
-    let limiter = limiter(&fleet, only(ten()));
+    let limiter = limiter::<T>(&fleet, only(ten()));
     assert!(acquire(&limiter, "alice", 8).is_allowed());
     let policy = |limit| Policy::new().plan("free", only(GlobalQuota::sliding_window(limit, MINUTE).overdraft(0)));
     limiter.reload(policy(12)).unwrap();
@@ -317,6 +327,79 @@ fn a_reload_changes_the_limit_and_keeps_what_was_used() {
     assert!(acquire(&limiter, "alice", 1).is_denied());
     limiter.reload(Policy::new().plan("free", [Quota::per_minute(3)])).unwrap();
     assert_eq!(limiter.check("alice").limit(), 3);
+}
+
+/// Units of the node's own quota that `key` has left.
+fn own<T: Kind>(limiter: &Limiter<str, RandomState, T>, key: &str) -> u64 {
+    limiter.peek_all(key)[0].remaining()
+}
+
+fn a_plan_that_gets_its_first_global_quota_and_loses_it_again_keeps_what_was_used<T: Kind>() {
+    let fleet = fleet(&MemoryAuthority::new());
+    let local = || Plan::new([Quota::per_hour(10)]).in_flight(3);
+    let builder = Limiter::builder().fleet(&fleet).plan("free", local());
+    let limiter = T::make(builder).unwrap();
+    assert!(limiter.check_cost("alice", 4).is_allowed());
+    let guard = limiter.enter("alice").unwrap();
+    for (turn, left) in [(0, 4), (1, 2)] {
+        limiter.reload(Policy::new().plan("free", local().global(ten()))).unwrap();
+        assert!(acquire(&limiter, "alice", 1).is_allowed());
+        assert_eq!((own(&limiter, "alice"), used(&limiter, "alice") > turn), (left, true));
+        limiter.reload(Policy::new().plan("free", local())).unwrap();
+        assert!(limiter.check("alice").is_allowed());
+        assert_eq!(own(&limiter, "alice"), left - 1);
+    }
+    assert_eq!(limiter.peek_all("alice").last().map(|one| one.remaining()), Some(2));
+    drop(guard);
+    assert_eq!(limiter.peek_all("alice").last().map(|one| one.remaining()), Some(3));
+    assert_eq!((own(&limiter, "alice"), limiter.len()), (1, 1));
+}
+
+fn what_is_moved_to_and_from_a_plan_with_a_global_quota_is_used<T: Kind>() {
+    let fleet = fleet(&MemoryAuthority::new());
+    let builder = Limiter::builder()
+        .fleet(&fleet)
+        .plan("free", [Quota::per_hour(10)])
+        .plan("pro", Plan::new([Quota::per_hour(10)]).global(ten()))
+        .default_plan("free");
+    let limiter = T::make(builder).unwrap();
+    let pro = limiter.plan("pro").unwrap();
+    let left = || (own(&limiter, "alice"), pro.peek_all("alice")[0].remaining());
+    assert!(limiter.check_cost("alice", 4).is_allowed());
+    assert_eq!(limiter.move_plan("alice", "free", "pro"), Ok(true));
+    assert_eq!(left(), (10, 6));
+    assert!(wait(pro.acquire_global("alice", 1, PATIENT)).is_allowed());
+    assert_eq!(limiter.move_plan("alice", "pro", "free"), Ok(true));
+    assert_eq!(left(), (5, 10));
+    // Added to what there is, either way.
+    assert!(wait(pro.acquire_global("alice", 2, PATIENT)).is_allowed());
+    assert_eq!(limiter.move_plan("alice", "pro", "free"), Ok(true));
+    assert_eq!(left(), (3, 10));
+    assert!(wait(pro.acquire_global("alice", 1, PATIENT)).is_allowed());
+    assert_eq!(limiter.move_plan("alice", "free", "pro"), Ok(true));
+    assert_eq!(left(), (10, 2));
+    assert_eq!(
+        (limiter.move_plan("alice", "free", "pro"), limiter.move_plan("bob", "pro", "free")),
+        (Ok(false), Ok(false))
+    );
+    assert!(limiter.reset("alice"));
+    assert_eq!(left(), (10, 10));
+}
+
+fn the_keys_of_a_plan_that_goes_bring_their_use_to_one_of_the_other_kind<T: Kind>() {
+    let fleet = fleet(&MemoryAuthority::new());
+    let (local, global) = (|| Plan::new([Quota::per_hour(10)]), || Plan::new([Quota::per_hour(10)]).global(ten()));
+    for from_local in [true, false] {
+        let (first, second) = if from_local { (local(), global()) } else { (global(), local()) };
+        let plans = Policy::new().plan("goes", first).plan("stays", second.clone()).default_plan("stays");
+        let limiter = T::roomy(Limiter::builder().fleet(&fleet).policy(plans), 100).unwrap();
+        let goes = limiter.plan("goes").unwrap();
+        assert!(wait(goes.acquire_global("alice", 4, PATIENT)).is_allowed());
+        limiter.reload(Policy::new().plan("stays", second)).unwrap();
+        assert_eq!((own(&limiter, "alice"), goes.peek_all("alice")[0].remaining()), (6, 6));
+        assert!(acquire(&limiter, "alice", 1).is_allowed());
+        assert_eq!((own(&limiter, "alice"), limiter.len()), (5, 1));
+    }
 }
 
 #[test]
@@ -399,12 +482,11 @@ fn an_overdraft_of_more_than_two_percent_is_worth_a_warning() {
     assert_eq!(warnings(quota), []);
 }
 
-#[test]
-fn a_token_bucket_that_the_fleet_shares_holds_its_burst() {
+fn a_token_bucket_that_the_fleet_shares_holds_its_burst<T: Kind>() {
     let authority = MemoryAuthority::new();
     let fleets = [fleet(&authority), fleet(&authority)];
     let quota = GlobalQuota::token_bucket(Quota::per_hour(5).burst(20)).overdraft(0);
-    let nodes = fleets.each_ref().map(|fleet| limiter(fleet, only(quota)));
+    let nodes = fleets.each_ref().map(|fleet| limiter::<T>(fleet, only(quota)));
     let admitted = (0..30).filter(|n| acquire(&nodes[n % 2], "alice", 1).is_allowed()).count();
     assert_eq!(admitted, 20);
 }
@@ -432,15 +514,14 @@ impl Authority for Confused {
     }
 }
 
-#[test]
-fn a_key_that_an_authority_can_not_read_is_on_leases_again_once_it_can() {
+fn a_key_that_an_authority_can_not_read_is_on_leases_again_once_it_can<T: Kind>() {
     for away in [WhenAway::Deny, WhenAway::Local, WhenAway::Allow] {
         let is_confused = Arc::new(AtomicBool::new(true));
         let authority = Confused(MemoryAuthority::new(), Arc::clone(&is_confused));
         let interval = Duration::from_millis(10);
         let fleet = Fleet::builder(authority).interval(interval).start().unwrap();
         let quota = GlobalQuota::sliding_window(1_000_000, Duration::from_millis(250)).overdraft(0).when_away(away);
-        let limiter = limiter(&fleet, only(quota));
+        let limiter = limiter::<T>(&fleet, only(quota));
         // As long as it can't, the policy holds.
         let until = |is_so: &dyn Fn(&Decision) -> bool| {
             while !is_so(&limiter.check("alice")) {

@@ -91,7 +91,8 @@ impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Limiter<K, S, T> {
         loop {
             let policy = current.get();
             if !is_overflow(id) {
-                return store.leave(key, &policy.plans, plan);
+                store.leave(key, &policy.plans, plan);
+                return;
             }
             let is_current = || current.is(policy.plans.version);
             if policy.plans.with_overflow(policy.plans.get(plan), is_current, |state| state.leave()).is_some() {

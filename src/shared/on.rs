@@ -52,6 +52,11 @@ impl Shared {
         self.quotas.is_empty()
     }
 
+    /// Whether the limiter belongs to a fleet.
+    pub(crate) const fn is_of_fleet(&self) -> bool {
+        self.link.is_some()
+    }
+
     /// What each is called, what it counts, and its numbers.
     pub(crate) fn each(&self) -> impl Iterator<Item = (&Arc<str>, Unit, &QuotaTicks)> {
         self.quotas.iter().map(|quota| (quota.label(), quota.counted(), quota.ticks()))

@@ -57,6 +57,9 @@
 
 mod carry;
 mod claim;
+mod in_flight;
+#[cfg(feature = "global")]
+mod ledgers;
 mod state;
 mod way;
 
@@ -75,8 +78,10 @@ use crate::shared::{Who, Write};
 use crate::sync::{AtomicU64, Backoff, CachePadded, Ordering, fence};
 use crate::ticks::Now;
 use carry::is_in_time;
-use state::{FixedState, leave};
-use way::{More, Set, Way, parity_of, plan_of, tag_of, words};
+#[cfg(feature = "global")]
+use ledgers::WithLedgers;
+use state::FixedState;
+use way::{Latch, More, Set, Way, parity_of, tag_of, words};
 
 /// Ways of a set. Models have one, or no model would end.
 const WAYS: usize = if cfg!(loom) { 1 } else { 7 };
@@ -98,6 +103,7 @@ const MAX_WORDS: usize = MAX_QUOTAS + 1;
 
 /// In the word of requests in flight: how many there are. Above it is a number that changes with each life.
 const COUNT: u64 = u32::MAX as u64;
+
 /// That number.
 const LIVES: u64 = !COUNT & !(PARITY | 1 << 63);
 
@@ -141,25 +147,33 @@ pub struct Fixed {
     pub(crate) in_flight: bool,
 }
 
-impl<K: Key + ?Sized, S: BuildHasher + Send + Sync + 'static> Stores<K, S> for Fixed {
+impl<K: Key + ?Sized, S: BuildHasher + Clone + Send + Sync + 'static> Stores<K, S> for Fixed {
+    #[cfg(feature = "global")]
+    type Of = WithLedgers<K, S>;
+    #[cfg(not(feature = "global"))]
     type Of = FixedStore<S>;
 
     #[expect(private_interfaces, reason = "the trait is for this crate")]
-    fn build(self, hasher: S, plans: &Plans, _: Write<K>) -> Result<Self::Of, BuildError> {
+    fn build(self, hasher: S, plans: &Plans, write: Write<K>) -> Result<Self::Of, BuildError> {
         if self.keys == 0 {
             return Err(BuildError::NoRoom);
         }
-        let quotas =
-            plans.iter().map(|plan| plan.quotas.len()).max().unwrap_or(0).max(self.quotas).clamp(1, MAX_QUOTAS);
-        let in_flight = self.in_flight || plans.iter().any(|plan| plan.in_flight.is_some());
-        let store = FixedStore::new(hasher, self.keys, quotas, in_flight)?;
-        Store::<K>::accepts(&store, plans)?;
-        Ok(store)
+        let in_table = || plans.iter().filter(|plan| plan.shared.is_empty());
+        let quotas = in_table().map(|plan| plan.quotas.len()).max().unwrap_or(0).max(self.quotas).clamp(1, MAX_QUOTAS);
+        let in_flight = self.in_flight || in_table().any(|plan| plan.in_flight.is_some());
+        let table = FixedStore::new(hasher, self.keys, quotas, in_flight)?;
+        #[cfg(feature = "global")]
+        return Ok(WithLedgers::new(table, self.keys, plans, write));
+        #[cfg(not(feature = "global"))]
+        {
+            _ = write;
+            Ok(table)
+        }
     }
 }
 
 /// The keys and their states.
-#[expect(unnameable_types, reason = "limiters hold it, and nobody else")]
+#[allow(unnameable_types, unreachable_pub, reason = "limiters hold it, by themselves or with a map beside it")]
 pub struct FixedStore<S> {
     hasher: S,
     sets: Box<[Set]>,
@@ -228,6 +242,11 @@ impl<S> FixedStore<S> {
         [first].into_iter().chain((second != first).then_some(second))
     }
 
+    /// Whoever has this is the only one to bring, move, or take over the key of a hash.
+    fn latch(&self, hash: u64) -> Latch<'_> {
+        self.sets[self.sets_of(hash).0].latch()
+    }
+
     fn way(&self, set: usize, way: usize, tag: u64) -> Way<'_> {
         let blocks = self.words() / 2;
         Way { set: &self.sets[set], more: &self.more[set * blocks..][..blocks], way, tag }
@@ -260,11 +279,6 @@ impl<S> FixedStore<S> {
     }
 }
 
-/// The word of requests in flight in the next life of its way: none.
-const fn next_life(word: u64) -> u64 {
-    ((word >> 32) + 1) << 32 & LIVES
-}
-
 fn filled<T>(count: usize, fill: impl FnMut() -> T) -> Option<Box<[T]>> {
     let mut all = Vec::new();
     all.try_reserve_exact(count).ok()?;
@@ -276,11 +290,8 @@ impl<K: Key + ?Sized, S: BuildHasher + 'static> Store<K> for FixedStore<S> {
     type State<'a> = FixedState<'a>;
 
     fn accepts(&self, plans: &Plans) -> Result<(), BuildError> {
-        for plan in plans.iter() {
+        for plan in plans.iter().filter(|plan| plan.shared.is_empty()) {
             let name = || plan.name.to_string();
-            if !plan.shared.is_empty() {
-                return Err(BuildError::GlobalInFixed { plan: name() });
-            }
             if plan.quotas.len() > self.quotas {
                 return Err(BuildError::TooManyForStore { plan: name(), most: self.quotas });
             }
@@ -400,7 +411,7 @@ impl<K: Key + ?Sized, S: BuildHasher + 'static> Store<K> for FixedStore<S> {
                 return Some(f(FixedState::Apart(&state), resident(hash), now));
             }
 
-            let latch = self.sets[first].latch();
+            let latch = self.latch(hash);
             // Somebody may have brought it meanwhile.
             if self.live(hash, tag).is_some() {
                 continue;
@@ -413,7 +424,7 @@ impl<K: Key + ?Sized, S: BuildHasher + 'static> Store<K> for FixedStore<S> {
             let (floor, owes) = (self.floor(hash), self.may_owe(first, plans));
             let now = clock();
             let inherited = if owes > now.ticks() { plans.inherited(plan, &is_current)? } else { [0; MAX_QUOTAS] };
-            let Some(mut claimed) = self.claim_for(hash, now.ticks()) else {
+            let Some(claimed) = self.claim_for(hash, now.ticks()) else {
                 let answer = plans.with_overflow(plan, &is_current, |state| {
                     state.full_no_earlier(floor);
                     let answer = f(FixedState::Apart(state), plan.home.id, now);
@@ -426,26 +437,11 @@ impl<K: Key + ?Sized, S: BuildHasher + 'static> Store<K> for FixedStore<S> {
                 return Some(answer);
             };
             if !is_in_time(&is_current) {
-                // As an empty one: whose it was may have found it taken, and have another by now.
-                self.open(&claimed, 0);
-                if claimed.way.tag != 0 {
-                    self.counts.keys.fetch_sub(1, Ordering::Relaxed);
-                    crate::stats::count(&self.counts.evictions);
-                }
+                self.give_up(&claimed);
                 return None;
             }
-            crate::stats::count(if claimed.way.tag == 0 { &self.counts.keys } else { &self.counts.evictions });
-            claimed.words[..self.quotas].fill(parity_of(plans.version));
-            for (n, place) in plan.places.iter().enumerate() {
-                let full_at = inherited[n].max(floor).max(now.ticks());
-                claimed.words[usize::from(*place)] = full_at ^ parity_of(plans.version);
-            }
-            if let Some(place) = self.in_flight {
-                claimed.words[place] = next_life(claimed.words[place]);
-            }
-            self.open(&claimed, tag);
+            let way = self.begin_life(claimed, plans, plan, tag, |n| inherited[n].max(floor).max(now.ticks()), 0);
             drop(latch);
-            let way = Way { tag, ..claimed.way };
             return Some(f(self.state(way, plan, plans.version), resident(hash), now));
         }
     }
@@ -473,7 +469,7 @@ impl<K: Key + ?Sized, S: BuildHasher + 'static> Store<K> for FixedStore<S> {
     fn move_use(&self, key: &K, plans: &Plans, by: &Move, at: Now, is_current: impl Fn() -> bool) -> Option<bool> {
         let hash = self.hasher.hash_one(key);
         let (from_tag, to_tag) = (tag_of(hash, by.from.index), tag_of(hash, by.to.index));
-        let _latch = self.sets[self.sets_of(hash).0].latch();
+        let _latch = self.latch(hash);
         let backoff = Backoff::new();
         loop {
             if !is_current() {
@@ -495,13 +491,8 @@ impl<K: Key + ?Sized, S: BuildHasher + 'static> Store<K> for FixedStore<S> {
             }
             let Some(mut claimed) = self.freeze_of(from, &is_current) else { continue };
             from.set.refunds.begin_life();
-            if to.is_some_and(|to| self.absorb(to, &claimed, by, at)) {
-                claimed.words[..self.quotas].fill(0);
-                if let Some(place) = self.in_flight {
-                    claimed.words[place] = next_life(claimed.words[place]);
-                }
-                self.open(&claimed, 0);
-                self.counts.keys.fetch_sub(1, Ordering::Relaxed);
+            if to.is_some_and(|to| self.absorb(to, &claimed.words, self.in_flight_of(&claimed), by, at)) {
+                self.empty(claimed);
             } else {
                 self.renew_claimed(&mut claimed, plans, by, at);
                 self.open(&claimed, to_tag);
@@ -524,16 +515,12 @@ impl<K: Key + ?Sized, S: BuildHasher + 'static> Store<K> for FixedStore<S> {
         Some(known)
     }
 
-    fn leave(&self, key: &K, plans: &Plans, plan: u16) {
-        let Some(place) = self.in_flight else { return };
+    fn leave(&self, key: &K, plans: &Plans, plan: u16) -> bool {
         let hash = self.hasher.hash_one(key);
-        let on = |plan| self.of_hash(hash).any(|way| plan_of(way.tag) == plan && leave(way, place));
-        if on(plan) {
-            return;
+        self.leave_on(hash, plan) || {
+            let _latch = self.latch(hash);
+            self.leave_any(hash, plans, plan)
         }
-        // The key is moved under the latch only.
-        let _latch = self.sets[self.sets_of(hash).0].latch();
-        _ = on(plan) || on(plans.get(plan).index) || self.of_hash(hash).any(|way| leave(way, place));
     }
 
     #[cfg(all(feature = "global", not(loom)))]

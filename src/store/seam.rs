@@ -137,8 +137,8 @@ pub(crate) trait Store<K: Key + ?Sized>: 'static {
     fn reset(&self, key: &K, plans: &Plans, is_current: impl FnOnce() -> bool) -> Option<bool>;
 
     /// Counts one request of `key` less in flight: on the plan of index `plan`, where it was counted; or where that plan went, if
-    /// it was removed; or where the key was moved. Nobody moves the key while it looks.
-    fn leave(&self, key: &K, plans: &Plans, plan: u16);
+    /// it was removed; or where the key was moved. Nobody moves the key while it looks. False if there is none.
+    fn leave(&self, key: &K, plans: &Plans, plan: u16) -> bool;
 
     /// Calls `f` for every state that has ledgers.
     #[cfg(all(feature = "global", not(loom)))]

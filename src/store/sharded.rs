@@ -37,6 +37,9 @@
 //! uses it; whoever finds a newer version starts over with that.
 
 use std::borrow::Borrow;
+#[cfg(feature = "global")]
+mod handover;
+
 use std::collections::VecDeque;
 use std::fmt;
 use std::hash::BuildHasher;
@@ -94,7 +97,7 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone + Send + Sync + 'static> Stores<K, 
     }
 }
 
-fn default_shards() -> usize {
+pub(super) fn default_shards() -> usize {
     let threads = std::thread::available_parallelism().map_or(4, usize::from);
     (threads * 16).next_power_of_two().clamp(64, 65_536)
 }
@@ -354,7 +357,7 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone + 'static> Store<K> for ShardedStor
         })
     }
 
-    fn leave(&self, key: &K, plans: &Plans, plan: u16) {
+    fn leave(&self, key: &K, plans: &Plans, plan: u16) -> bool {
         let hash = self.map.hasher().hash_one(key);
         // One lock for all looks: the key is moved under that for writing.
         let shard = self.map.shards()[self.map.determine_shard(hash as usize)].read();
@@ -363,7 +366,7 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone + 'static> Store<K> for ShardedStor
             shard.get(hash, |(known, state)| known.borrow() == key && left(state.get())).is_some()
         };
         let went_to = plans.get(plan).index;
-        _ = leave(&|index| index == plan) || leave(&|index| index == went_to) || leave(&|_| true);
+        leave(&|index| index == plan) || leave(&|index| index == went_to) || leave(&|_| true)
     }
 
     #[cfg(all(feature = "global", not(loom)))]

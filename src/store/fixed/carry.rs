@@ -2,7 +2,7 @@
 
 use super::claim::Claimed;
 use super::way::{Way, parity_of, plan_of};
-use super::{COUNT, FixedStore, MAX_WORDS, PARITY};
+use super::{FixedStore, MAX_WORDS, PARITY};
 use crate::plans::{Move, PlanTicks, Plans};
 use crate::sync::{Ordering, fence};
 use crate::ticks::Now;
@@ -76,21 +76,25 @@ impl<S> FixedStore<S> {
     /// Carries a way on a plan that is gone over to the version of `plans`, and opens it for `tag`.
     pub(super) fn take_over(&self, way: Way<'_>, plans: &Plans, tag: u64, is_current: impl FnOnce() -> bool) {
         let Some(mut claimed) = self.freeze_of(way, is_current) else { return };
-        let renewed = claimed.words[0] & PARITY == parity_of(plans.version);
-        if let Some(by) = plans.move_of(plan_of(way.tag)).filter(|_| !renewed) {
-            self.renew_claimed(&mut claimed, plans, by, plans.at);
-        }
+        self.renew_frozen(&mut claimed, plans);
         self.open(&claimed, tag);
     }
 
-    /// Adds what was used in a way that was claimed to what was used in `to`. False if that is somebody else's.
-    pub(super) fn absorb(&self, to: Way<'_>, claimed: &Claimed<'_>, by: &Move, at: Now) -> bool {
+    /// Carries a way that was frozen over to the version of `plans`, if it is not of that yet.
+    pub(super) fn renew_frozen(&self, claimed: &mut Claimed<'_>, plans: &Plans) {
+        let renewed = claimed.words[0] & PARITY == parity_of(plans.version);
+        if let Some(by) = plans.move_of(plan_of(claimed.way.tag)).filter(|_| !renewed) {
+            self.renew_claimed(claimed, plans, by, plans.at);
+        }
+    }
+
+    /// Adds what `words` on the plan that `by` comes from have used to what was used in `to`. False if that is somebody else's.
+    pub(super) fn absorb(&self, to: Way<'_>, words: &[u64; MAX_WORDS], in_flight: u32, by: &Move, at: Now) -> bool {
         to.set.refunds.begin_life();
-        let in_flight =
-            self.in_flight.is_none_or(|place| to.swap(place, |word| Some(word + (claimed.words[place] & COUNT))));
-        in_flight
+        let counted = self.in_flight.is_none_or(|place| to.swap(place, |word| Some(word + u64::from(in_flight))));
+        counted
             && by.to.quotas.iter().enumerate().all(|(n, quota)| {
-                let Some(other) = carried_use(&claimed.words, by, n, at) else { return true };
+                let Some(other) = carried_use(words, by, n, at) else { return true };
                 to.swap(usize::from(by.to.places[n]), |word| Some(quota.sum(word & !PARITY, other, at) | word & PARITY))
             })
     }
@@ -116,7 +120,7 @@ impl<S> FixedStore<S> {
 }
 
 /// Where the n-th bucket of the plan that `by` goes to stands at the instant `at`, if it takes over the use of another.
-fn carried_use(words: &[u64; MAX_WORDS], by: &Move, n: usize, at: Now) -> Option<u64> {
+pub(super) fn carried_use(words: &[u64; MAX_WORDS], by: &Move, n: usize, at: Now) -> Option<u64> {
     let from = by.matched[n]?;
     let tat = words[usize::from(by.from.places[from])] & !PARITY;
     Some(by.from.quotas[from].ticks.carry(tat, &by.to.quotas[n].ticks, at))

@@ -1,8 +1,9 @@
 //! How ways change hands.
 
-use super::way::Way;
-use super::{COUNT, FixedStore, MAX_WORDS, PARITY, TAKEN, WAYS};
-use crate::plans::Plans;
+use super::way::{Way, parity_of};
+use super::{COUNT, FixedStore, LIVES, MAX_WORDS, PARITY, TAKEN, WAYS};
+use crate::plans::{PlanTicks, Plans};
+use crate::stats::count;
 use crate::sync::Ordering;
 
 /// A way that was claimed, with the words that were there.
@@ -99,6 +100,53 @@ impl<S> FixedStore<S> {
         }
     }
 
+    /// Opens a way that was claimed for the key of `tag` on `plan`, whose buckets are full from `full_at` on.
+    pub(super) fn begin_life<'a>(
+        &self,
+        mut claimed: Claimed<'a>,
+        plans: &Plans,
+        plan: &PlanTicks,
+        tag: u64,
+        full_at: impl Fn(usize) -> u64,
+        in_flight: u32,
+    ) -> Way<'a> {
+        count(if claimed.way.tag == 0 { &self.counts.keys } else { &self.counts.evictions });
+        let parity = parity_of(plans.version);
+        claimed.words[..self.quotas].fill(parity);
+        for (n, place) in plan.places.iter().enumerate() {
+            claimed.words[usize::from(*place)] = full_at(n) ^ parity;
+        }
+        if let Some(place) = self.in_flight {
+            claimed.words[place] = next_life(claimed.words[place]) | u64::from(in_flight);
+        }
+        self.open(&claimed, tag);
+        Way { tag, ..claimed.way }
+    }
+
+    /// Opens a way that was claimed in vain, as an empty one: whose it was may have found it taken, and have another by now.
+    pub(super) fn give_up(&self, claimed: &Claimed<'_>) {
+        self.open(claimed, 0);
+        if claimed.way.tag != 0 {
+            self.counts.keys.fetch_sub(1, Ordering::Relaxed);
+            count(&self.counts.evictions);
+        }
+    }
+
+    /// Opens a way that was frozen and whose use is elsewhere by now, as an empty one.
+    pub(super) fn empty(&self, mut claimed: Claimed<'_>) {
+        claimed.words[..self.quotas].fill(0);
+        if let Some(place) = self.in_flight {
+            claimed.words[place] = next_life(claimed.words[place]);
+        }
+        self.open(&claimed, 0);
+        self.counts.keys.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// How many requests are in flight in a way that was claimed.
+    pub(super) fn in_flight_of(&self, claimed: &Claimed<'_>) -> u32 {
+        self.in_flight.map_or(0, |place| (claimed.words[place] & COUNT) as u32)
+    }
+
     /// Whether a newcomer to these sets would get a way of its own.
     pub(super) fn has_room(&self, hash: u64, now: u64) -> bool {
         self.both(hash).any(|set| (0..WAYS).any(|way| self.look_at(set, way, now).is_some()))
@@ -117,4 +165,9 @@ impl<S> FixedStore<S> {
     pub(super) fn floor(&self, hash: u64) -> u64 {
         self.both(hash).map(|set| self.sets[set].floor()).max().unwrap_or(0)
     }
+}
+
+/// The word of requests in flight in the next life of its way: none.
+const fn next_life(word: u64) -> u64 {
+    ((word >> 32) + 1) << 32 & LIVES
 }

@@ -1,5 +1,6 @@
 //! A way as decisions use it.
 
+use super::in_flight::leave;
 use super::way::{Way, parity_of};
 use super::{COUNT, GRAIN};
 use crate::bucket::Demand;
@@ -115,7 +116,10 @@ impl State for FixedState<'_> {
     }
 
     fn ledgers(&self) -> Option<&Ledgers> {
-        None
+        match self {
+            Self::Own { .. } => None,
+            Self::Apart(state) => KeyState::ledgers(state),
+        }
     }
 
     fn has_left(self) -> bool {
@@ -124,9 +128,4 @@ impl State for FixedState<'_> {
             Self::Apart(_) => false,
         }
     }
-}
-
-/// Counts one request less in flight, if there is one.
-pub(super) fn leave(way: Way<'_>, place: usize) -> bool {
-    way.swap(place, |word| (word & COUNT > 0).then(|| word - 1))
 }

@@ -1,0 +1,69 @@
+//! What another store takes out of this one, and puts into it, where it has this one beside it.
+
+use std::borrow::Borrow;
+use std::hash::BuildHasher;
+
+use super::ShardedStore;
+use crate::key::Key;
+use crate::plans::{PlanTicks, Plans};
+use crate::store::{KeyState, Store};
+use crate::sync::Ordering;
+use crate::ticks::Now;
+
+impl<K: Key + ?Sized, S: BuildHasher + Clone + 'static> ShardedStore<K, S> {
+    /// Whether there is a state of `key` on the plan of that index.
+    pub(crate) fn has(&self, key: &K, plan: u16) -> bool {
+        self.find(self.hash(key), key, plan, |_, _| ()).is_some()
+    }
+
+    /// Shows the state of `key` on the plan of that index, by the version of `plans`, to `take`, and drops it if that says so:
+    /// true then. Nobody else sees it meanwhile. `None` if `is_current` finds that this version is not the current one any more.
+    pub(crate) fn hand_over(
+        &self,
+        key: &K,
+        plans: &Plans,
+        plan: u16,
+        is_current: impl FnOnce() -> bool,
+        take: impl FnOnce(&KeyState) -> bool,
+    ) -> Option<bool> {
+        self.with_shard(key, plans, is_current, |shard, hash| {
+            if !shard.get(hash, key, plan).is_some_and(|state| take(state.get_mut())) {
+                return false;
+            }
+            drop(shard.remove(hash, |known, state| state.plan() == plan && known.borrow() == key));
+            shard.side.surplus.push(hash);
+            self.keys.fetch_sub(1, Ordering::Relaxed);
+            true
+        })
+    }
+
+    /// Puts a state of `key` on `plan` in, with buckets that are full from `tats` on, whether there is room or not: the key was
+    /// somewhere else before. It is added to one that there is, at the instant `at`. `None` if `is_current` finds that the version of `plans` is not
+    /// the current one any more.
+    #[expect(clippy::too_many_arguments, reason = "what they have in common is this call")]
+    pub(crate) fn put_in(
+        &self,
+        key: &K,
+        plans: &Plans,
+        plan: &PlanTicks,
+        tats: &[u64],
+        in_flight: u32,
+        at: Now,
+        is_current: impl FnOnce() -> bool,
+    ) -> Option<()> {
+        self.with_shard(key, plans, is_current, |shard, hash| {
+            let life = shard.side.new_life();
+            let state = KeyState::new(plan, plans.version, life, |n| tats[n], self.who(key));
+            // Relaxed: nobody else can see the state.
+            state.in_flight().store(in_flight, Ordering::Relaxed);
+            match shard.get(hash, key, plan.index) {
+                Some(own) => own.get_mut().absorb(&state, plan, at, life),
+                None => {
+                    self.keys.fetch_add(1, Ordering::Relaxed);
+                    shard.side.arrivals.push_back(hash);
+                    _ = shard.insert(hash, key.to_owned(), state);
+                }
+            }
+        })
+    }
+}
