@@ -40,6 +40,7 @@ over_both!(
     a_plan_that_gets_its_first_global_quota_and_loses_it_again_keeps_what_was_used,
     what_is_moved_to_and_from_a_plan_with_a_global_quota_is_used,
     the_keys_of_a_plan_that_goes_bring_their_use_to_one_of_the_other_kind,
+    totals_are_exact_while_keys_go_in_and_out_of_the_table,
 );
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -399,6 +400,46 @@ fn the_keys_of_a_plan_that_goes_bring_their_use_to_one_of_the_other_kind<T: Kind
         assert_eq!((own(&limiter, "alice"), goes.peek_all("alice")[0].remaining()), (6, 6));
         assert!(acquire(&limiter, "alice", 1).is_allowed());
         assert_eq!((own(&limiter, "alice"), limiter.len()), (5, 1));
+    }
+}
+
+/// Four threads take from three keys that never refill, while one has their plan get a global quota and lose it again, and moves
+/// them to one that has another and back.
+fn totals_are_exact_while_keys_go_in_and_out_of_the_table<T: Kind>() {
+    const BURST: u64 = 20_000;
+    const KEYS: [&str; 3] = ["alice", "bob", "carol"];
+    let fleet = fleet(&MemoryAuthority::new());
+    let local = || Plan::new([Quota::per_second(0).burst(BURST)]).in_flight(100);
+    let global = || local().global(GlobalQuota::sliding_window(1_000_000, MINUTE).overdraft(1_000));
+    let policy = |plan| Policy::new().plan("free", plan).plan("pro", global()).default_plan("free");
+    let limiter = T::roomy(Limiter::builder().fleet(&fleet).policy(policy(local())), 4).unwrap();
+    let is_over = AtomicBool::new(false);
+    let take = |turn: u64| limiter.enter(KEYS[turn as usize % 3]).is_ok();
+    let admitted: usize = thread::scope(|scope| {
+        let takers = (0..4).map(|first| scope.spawn(move || (first..first + 14_000).filter(|turn| take(*turn)).count()));
+        let takers: Vec<_> = takers.collect();
+        let is_over = &is_over;
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                for plan in [global(), local()] {
+                    limiter.reload(policy(plan)).unwrap();
+                    for key in KEYS {
+                        limiter.move_plan(key, "free", "pro").unwrap();
+                        limiter.move_plan(key, "pro", "free").unwrap();
+                    }
+                }
+            }
+        });
+        let admitted = takers.into_iter().map(|taker| taker.join().unwrap()).sum();
+        is_over.store(true, Ordering::Relaxed);
+        admitted
+    });
+    let rest: usize = KEYS.iter().map(|key| (0..BURST).filter(|_| limiter.check(key).is_allowed()).count()).sum();
+    let total = admitted + rest;
+    let all = BURST as usize * KEYS.len();
+    assert!(total <= all && (total == all || !T::NEVER_PASSES_OVER), "{admitted} + {rest} of {all}");
+    for key in KEYS {
+        assert_eq!(limiter.peek_all(key).last().map(|one| one.remaining()), Some(100), "of {key}");
     }
 }
 
