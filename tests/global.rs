@@ -416,7 +416,8 @@ fn totals_are_exact_while_keys_go_in_and_out_of_the_table<T: Kind>() {
     let is_over = AtomicBool::new(false);
     let take = |turn: u64| limiter.enter(KEYS[turn as usize % 3]).is_ok();
     let admitted: usize = thread::scope(|scope| {
-        let takers = (0..4).map(|first| scope.spawn(move || (first..first + 14_000).filter(|turn| take(*turn)).count()));
+        let takers =
+            (0..4).map(|first| scope.spawn(move || (first..first + 14_000).filter(|turn| take(*turn)).count()));
         let takers: Vec<_> = takers.collect();
         let is_over = &is_over;
         scope.spawn(|| {

@@ -129,8 +129,10 @@ const LIVES: u64 = !COUNT & !(PARITY | 1 << 63);
 /// - When a key's plan is removed, what it has used goes with it to the plan that it comes to, unless it was known there already.
 ///   A check that runs while its key is [moved](crate::Limiter::move_plan) may be charged on both plans, and one whose thread
 ///   stands still while the policy is replaced twice is charged and decided again.
-/// - It has no global quotas, and a policy with more quotas than it was made for is refused, see
-///   [`room_for`](crate::Builder::room_for).
+/// - A key on a plan with a global quota (feature `global`) has a ledger, which is no word of a table: it is kept in a map beside it as
+///   the default store keeps it, at the cost that it has there, and there are at most as many as the store was made for. Use
+///   follows a key from the one to the other when its plan, or the policy, changes.
+/// - A policy with more local quotas than it was made for is refused, see [`room_for`](crate::Builder::room_for).
 ///
 /// It keeps no keys, so that there is no [`entries`](crate::Limiter::entries):
 ///
