@@ -5,9 +5,9 @@
 //! cargo run --release --features redis --example fleet -- --processes
 //! ```
 //!
-//! All nodes run in this process, each with a fleet handle, a background thread and a limiter of its own, over an authority
-//! in memory that answers after 5 ms; or, with `--features redis` and `-- --redis redis://127.0.0.1`, over a Redis server.
-//! With `--processes` each node is a process of its own, over that server, or over one that is started for it. Exits with 1 if any
+//! All nodes run in this process, each with a fleet handle, a background thread and a limiter of its own, over an authority in
+//! memory that answers after 5 ms; or, with `--features redis` and `-- --redis redis://127.0.0.1`, over a Redis server. With
+//! `--processes` each node is a process of its own, over that server, or over one that is started for it. Exits with 1 if any
 //! window held more than the bound.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program talks to the person who runs it")]
 

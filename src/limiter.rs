@@ -46,8 +46,8 @@ pub use global::{GlobalStatus, NoAnswer};
 /// # Plans
 ///
 /// A key is on a [`Plan`](crate::Plan) of one or several quotas, all of which have to allow a request, see
-/// [`Policy`](crate::Policy). It has buckets of its own on each plan that it is seen on. The answer of several quotas has the numbers of
-/// the one that denies for longest, or allows the fewest requests more; [`standings`](Self::standings) lists all.
+/// [`Policy`](crate::Policy). It has buckets of its own on each plan that it is seen on. The answer of several quotas has the
+/// numbers of the one that denies for longest, or allows the fewest requests more; [`standings`](Self::standings) lists all.
 ///
 /// # Keys come and go
 ///

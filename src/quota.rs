@@ -25,13 +25,14 @@ use crate::unit::Unit;
 ///
 /// # What rounding costs
 ///
-/// Time is counted in ticks of 1/8 ns, and rounding always favours the quota. It never admits more than the bound
-/// above, and it admits less by no more than this: each decision is charged at most one tick too much, or 10 ppm
-/// of what it should be charged if that is more. Under sustained load of decisions of cost *c*, the rate that comes
-/// out is therefore at least `rate × (1 − max(10 ppm, rate / (c × 8·10⁹)))` with the rate in units a second. Where
-/// `8·10⁹ × period in seconds / rate` is whole, as for every power of ten up to 10⁹ a second, nothing is lost at all. From a full bucket the whole burst can be taken at one instant, unless the rate is one whose unit
-/// is so short (under 12.5 µs, 80,000 a second) that 10 ppm of it is less than rounding costs: then the last unit of a
-/// burst may have to wait one tick for each decision that came before it at that same instant.
+/// Time is counted in ticks of 1/8 ns, and rounding always favours the quota. It never admits more than the bound above, and it
+/// admits less by no more than this: each decision is charged at most one tick too much, or 10 ppm of what it should be charged
+/// if that is more. Under sustained load of decisions of cost *c*, the rate that comes out is therefore at least `rate × (1 −
+/// max(10 ppm, rate / (c × 8·10⁹)))` with the rate in units a second. Where `8·10⁹ × period in seconds / rate` is whole, as for
+/// every power of ten up to 10⁹ a second, nothing is lost at all. From a full bucket the whole burst can be taken at one
+/// instant, unless the rate is one whose unit is so short (under 12.5 µs, 80,000 a second) that 10 ppm of it is less than
+/// rounding costs: then the last unit of a burst may have to wait one tick for each decision that came before it at that same
+/// instant.
 ///
 /// ```
 /// use std::time::Duration;

@@ -42,7 +42,8 @@ use std::fmt;
 
 use crate::sync::{AtomicU64, Backoff, Ordering};
 
-/// From the top: the epoch in 32 bits, 24 of them for the life, grains given back since it began in 31, and whether a refund is under way.
+/// From the top: the epoch in 32 bits, 24 of them for the life, grains given back since it began in 31, and whether a refund is
+/// under way.
 pub struct Refunds(AtomicU64);
 
 /// The word as a take saw it.

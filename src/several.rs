@@ -15,8 +15,8 @@ use crate::store::{CLOSED, State, Taken};
 use crate::ticks::Now;
 use crate::unit::Unit;
 
-/// For so many ticks, a tenth of a second, the epoch of a ledger tells a lease from all others: it comes round after 1,024 looks of
-/// the background thread, which are a millisecond apart at the least.
+/// For so many ticks, a tenth of a second, the epoch of a ledger tells a lease from all others: it comes round after 1,024
+/// looks of the background thread, which are a millisecond apart at the least.
 const SAME_LEASE: u64 = 100_000_000 * crate::ticks::PER_NANO;
 
 /// What a request asks for.

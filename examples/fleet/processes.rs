@@ -11,8 +11,8 @@ use super::node::{self, Log, Told, now};
 use super::server::Server;
 use super::{Args, Failure, ask, judge};
 
-/// Set for a child: the instant at which it begins, what its keys begin with, and the server. The address may hold a password, which
-/// is nobody's business who lists processes.
+/// Set for a child: the instant at which it begins, what its keys begin with, and the server. The address may hold a password,
+/// which is nobody's business who lists processes.
 const BEGIN: &str = "TOLLGATE_FLEET_BEGIN";
 const PREFIX: &str = "TOLLGATE_FLEET_PREFIX";
 const SERVER: &str = "TOLLGATE_FLEET_SERVER";

@@ -60,8 +60,8 @@ impl Fleet {
         &self.link
     }
 
-    /// What this node has had to do with the authority so far, as of the last look of the fleet's thread. That is one copy under a
-    /// lock that nobody holds for longer; requests never take it.
+    /// What this node has had to do with the authority so far, as of the last look of the fleet's thread. That is one copy
+    /// under a lock that nobody holds for longer; requests never take it.
     pub fn stats(&self) -> FleetStats {
         self.control.stats()
     }
@@ -138,8 +138,8 @@ pub struct FleetBuilder {
 }
 
 impl FleetBuilder {
-    /// How often use is reported, 100 ms by default, from 10 ms to an hour. More often, less of a limit is stuck with nodes that do not
-    /// need it, and shorter windows are possible; the authority is asked more.
+    /// How often use is reported, 100 ms by default, from 10 ms to an hour. More often, less of a limit is stuck with nodes
+    /// that do not need it, and shorter windows are possible; the authority is asked more.
     pub fn interval(self, interval: Duration) -> Self {
         Self { interval, ..self }
     }

@@ -89,21 +89,21 @@
 //!
 //! - **When**: a limit has to hold over all nodes, and a round trip for each request is too slow, or too much for the server.
 //!   Where each node may have its share for itself, a local quota needs no server.
-//! - **What it costs** the server: one script call for up to 128 keys, some 50 bytes out and 9 to 15 back a key; of its CPU for a key
-//!   report 1.7 to 1.9 times what an `INCRBY` with an `EXPIRE` takes, 2.5 times for a smooth window and 3.1 for a token bucket;
-//!   and 195 bytes a key with 16 sub-windows, 288 with 60, 448 with 120 (Redis 7.0.15, batches of 64). A key that is hot on a
-//!   node is reported every interval near its limit, and once in a sub-window far from it.
-//! - **How to size it**: 50 nodes with 200 active keys each near their limits at 100 ms are 100,000 key reports a second, a third of
-//!   a core. Set `maxmemory-policy` to `noeviction` or `volatile-ttl`.
-//! - **When it is away** requests are as fast as ever: leases last until they end, a sub-window or two; then [`WhenAway`] holds. By
-//!   default each node admits its share, the limit by the number of nodes: say [`nodes`](GlobalQuota::nodes) where a node may start
-//!   before it has heard of the others. Once Redis is back it is told what was admitted.
-//! - **What to alert on**, in [`FleetStats`]: `breaker` other than [`Closed`](BreakerState::Closed) for longer than a lease lives, and
-//!   `away`, since then [`WhenAway`] holds; `broken_keys`; `lost_batches` and `lost_keys`, which are losses; `overshoot`; `gaps`, if
-//!   there was no failover. For tuning: [`lease_hit_ratio`](FleetStats::lease_hit_ratio) and `stranded` against `granted` say whether
-//!   leases follow the demand, `round_trip_worst` and `resent` against `batches` what the network is like, `dirty_full` whether the
-//!   thread keeps up. Each change of state is also told once by `tracing`, under the target `tollgate`, with where the server is,
-//!   what it was asked and what to do.
+//! - **What it costs** the server: one script call for up to 128 keys, some 50 bytes out and 9 to 15 back a key; of its CPU for
+//!   a key report 1.7 to 1.9 times what an `INCRBY` with an `EXPIRE` takes, 2.5 times for a smooth window and 3.1 for a token
+//!   bucket; and 195 bytes a key with 16 sub-windows, 288 with 60, 448 with 120 (Redis 7.0.15, batches of 64). A key that is
+//!   hot on a node is reported every interval near its limit, and once in a sub-window far from it.
+//! - **How to size it**: 50 nodes with 200 active keys each near their limits at 100 ms are 100,000 key reports a second, a
+//!   third of a core. Set `maxmemory-policy` to `noeviction` or `volatile-ttl`.
+//! - **When it is away** requests are as fast as ever: leases last until they end, a sub-window or two; then [`WhenAway`]
+//!   holds. By default each node admits its share, the limit by the number of nodes: say [`nodes`](GlobalQuota::nodes) where a
+//!   node may start before it has heard of the others. Once Redis is back it is told what was admitted.
+//! - **What to alert on**, in [`FleetStats`]: `breaker` other than [`Closed`](BreakerState::Closed) for longer than a lease
+//!   lives, and `away`, since then [`WhenAway`] holds; `broken_keys`; `lost_batches` and `lost_keys`, which are losses;
+//!   `overshoot`; `gaps`, if there was no failover. For tuning: [`lease_hit_ratio`](FleetStats::lease_hit_ratio) and `stranded`
+//!   against `granted` say whether leases follow the demand, `round_trip_worst` and `resent` against `batches` what the network
+//!   is like, `dirty_full` whether the thread keeps up. Each change of state is also told once by `tracing`, under the target
+//!   `tollgate`, with where the server is, what it was asked and what to do.
 //! - **TLS** (feature `redis-tls`): `rediss://`. What the system trusts is trusted, or what is given as `root_certificates`.
 //! - **What is not there**: Sentinel, and a client for a cluster of several nodes. All keys of a call share a slot.
 //!

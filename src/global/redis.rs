@@ -56,8 +56,8 @@ const KEEPALIVE: Duration = Duration::from_secs(10);
 /// - **The server has become a replica**: the connection is made anew as well, to whatever its name stands for by then.
 /// - **Another program has written under a key**: that key [fails](super::Answer::failed), and no other.
 ///
-/// A user of its own has to be allowed `evalsha`, `script|load`, `time`, `get`, `mget`, `set`, `setrange`, `pexpire`, `del`, `zadd`,
-/// `zcard` and `zremrangebyscore`, on keys that begin with the [prefix](RedisAuthorityBuilder::key_prefix).
+/// A user of its own has to be allowed `evalsha`, `script|load`, `time`, `get`, `mget`, `set`, `setrange`, `pexpire`, `del`,
+/// `zadd`, `zcard` and `zremrangebyscore`, on keys that begin with the [prefix](RedisAuthorityBuilder::key_prefix).
 ///
 /// Time is that of the server. Whatever it forgets before its time, by eviction, a flush or a failover, is told again as far as
 /// the fleet knows it: set `maxmemory-policy` to `noeviction` or `volatile-ttl`.
@@ -129,8 +129,8 @@ pub struct RedisAuthorityBuilder {
 }
 
 impl RedisAuthorityBuilder {
-    /// What all keys begin with, `tg` by default. It is part of every key that is sent and kept, so a short one is best. All nodes
-    /// of a fleet must have the same.
+    /// What all keys begin with, `tg` by default. It is part of every key that is sent and kept, so a short one is best. All
+    /// nodes of a fleet must have the same.
     pub fn key_prefix(self, prefix: impl Into<String>) -> Self {
         Self { key_prefix: prefix.into(), ..self }
     }
@@ -156,17 +156,17 @@ impl RedisAuthorityBuilder {
         Self { response_timeout: timeout, ..self }
     }
 
-    /// Whom to trust to tell that a server at `rediss://` is who it says: certificates in PEM, one or more. They take the place of
-    /// those that the system trusts, which are the default (from where OpenSSL keeps them, or `SSL_CERT_FILE` and `SSL_CERT_DIR`
-    /// name).
+    /// Whom to trust to tell that a server at `rediss://` is who it says: certificates in PEM, one or more. They take the place
+    /// of those that the system trusts, which are the default (from where OpenSSL keeps them, or `SSL_CERT_FILE` and
+    /// `SSL_CERT_DIR` name).
     #[cfg(feature = "redis-tls")]
     pub fn root_certificates(mut self, pem: impl Into<Vec<u8>>) -> Self {
         self.certificates.roots = Some(pem.into());
         self
     }
 
-    /// Who this client is, for a server that asks (`tls-auth-clients yes`, which is the default of Redis): a certificate with those
-    /// that lead to one that the server trusts, and its private key, both in PEM.
+    /// Who this client is, for a server that asks (`tls-auth-clients yes`, which is the default of Redis): a certificate with
+    /// those that lead to one that the server trusts, and its private key, both in PEM.
     #[cfg(feature = "redis-tls")]
     pub fn client_certificate(mut self, chain: impl Into<Vec<u8>>, key: impl Into<Vec<u8>>) -> Self {
         self.certificates.client = Some((chain.into(), key.into()));
@@ -177,8 +177,8 @@ impl RedisAuthorityBuilder {
     ///
     /// # Errors
     ///
-    /// [`RedisBuildError`] if the address is none, the prefix has a brace, there are no shards, a certificate makes no sense, or the
-    /// system has no thread left.
+    /// [`RedisBuildError`] if the address is none, the prefix has a brace, there are no shards, a certificate makes no sense,
+    /// or the system has no thread left.
     pub fn build(self) -> Result<RedisAuthority, RedisBuildError> {
         let info = self.connection_info()?;
         if self.key_prefix.contains(['{', '}']) {

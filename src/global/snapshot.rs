@@ -35,8 +35,8 @@ pub struct FleetStats {
     pub broken_keys: u64,
     /// Keys that wait for the thread to look at them, now: no more than `dirty_bound`.
     pub dirty: u64,
-    /// Keys that may wait, half of them in each of two queues: of those that are urgent and of the others. Those for which there is no
-    /// room are not lost: the thread looks through all keys for them.
+    /// Keys that may wait, half of them in each of two queues: of those that are urgent and of the others. Those for which
+    /// there is no room are not lost: the thread looks through all keys for them.
     pub dirty_bound: u64,
     /// How often the thread looked through all keys, since there was no room in a queue.
     pub dirty_full: u64,

@@ -87,9 +87,9 @@ impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Limiter<K, S, T> {
         Arc::clone(&self.inner.current.get().plans.get(id.0).name)
     }
 
-    /// Each quota of the plan of `decision` with its numbers as the decision saw them, in the order of the plan, and last
-    /// the places in flight: for headers and logs. It is empty where nothing is limited. If the quotas of the plan have changed since, only the one
-    /// is known that the decision tells itself.
+    /// Each quota of the plan of `decision` with its numbers as the decision saw them, in the order of the plan, and last the
+    /// places in flight: for headers and logs. It is empty where nothing is limited. If the quotas of the plan have changed
+    /// since, only the one is known that the decision tells itself.
     pub fn standings(&self, decision: &Decision) -> Vec<Standing> {
         standings(self.inner.current.get().plans.get(decision.seen().plan), decision)
     }

@@ -103,7 +103,8 @@ impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Limiter<K, S, T> {
         }
     }
 
-    /// What of a batch takes more than a look: at its instant too, whoever is new, but nobody is denied for a time that is behind.
+    /// What of a batch takes more than a look: at its instant too, whoever is new, but nobody is denied for a time that is
+    /// behind.
     #[inline(never)]
     fn is_allowed_now(&self, check: &Check<'_, K>, now: Now, time: impl Time) -> bool {
         match self.take(check.key, None, check.cost, now) {

@@ -120,8 +120,9 @@ const LIVES: u64 = !COUNT & !(PARITY | 1 << 63);
 ///   none, with a third more a thousandth. They share the overflow buckets of their plan, as everybody does in the default store
 ///   at [`max_keys`](crate::Builder::max_keys), and [`stats`](crate::Limiter::stats) counts their checks. Whoever is known
 ///   notices nothing, so that invented keys change neither memory nor what known clients get.
-/// - **A key is its hash**, 63 bits of it, and its plan: two keys that have both in common share a bucket, of a million keys any
-///   two in one of 18 million stores, of ten million in one of 180,000. No hasher that leaves some of the 64 bits alone will do. What it resists is up to the hasher, see [`RandomState`](crate::RandomState).
+/// - **A key is its hash**, 63 bits of it, and its plan: two keys that have both in common share a bucket, of a million keys
+///   any two in one of 18 million stores, of ten million in one of 180,000. No hasher that leaves some of the 64 bits alone
+///   will do. What it resists is up to the hasher, see [`RandomState`](crate::RandomState).
 /// - **Nobody who is known waits**, but where a plan has several quotas: a check of an idle key may then wait for a
 ///   newcomer that is just taking its place. A newcomer waits for other newcomers of its set, and refunds of one set wait for
 ///   one another. A denial writes nothing, so that a key that is denied is read by all cores at once.
@@ -129,9 +130,9 @@ const LIVES: u64 = !COUNT & !(PARITY | 1 << 63);
 /// - When a key's plan is removed, what it has used goes with it to the plan that it comes to, unless it was known there already.
 ///   A check that runs while its key is [moved](crate::Limiter::move_plan) may be charged on both plans, and one whose thread
 ///   stands still while the policy is replaced twice is charged and decided again.
-/// - A key on a plan with a global quota (feature `global`) has a ledger, which is no word of a table: it is kept in a map beside it as
-///   the default store keeps it, at the cost that it has there, and there are at most as many as the store was made for. Use
-///   follows a key from the one to the other when its plan, or the policy, changes.
+/// - A key on a plan with a global quota (feature `global`) has a ledger, which is no word of a table: it is kept in a map
+///   beside it as the default store keeps it, at the cost that it has there, and there are at most as many as the store was
+///   made for. Use follows a key from the one to the other when its plan, or the policy, changes.
 /// - A policy with more local quotas than it was made for is refused, see [`room_for`](crate::Builder::room_for).
 ///
 /// It keeps no keys, so that there is no [`entries`](crate::Limiter::entries):

@@ -91,7 +91,8 @@ pub(crate) trait Store<K: Key + ?Sized>: 'static {
     fn prefetch(&self, hash: u64);
 
     /// Takes `cost` units, which the burst has room for, of a known key, whose hash that is, on a plan of this one quota:
-    /// whether it is allowed, and what was seen. `None` if that takes more than a look: nothing is taken then, or what was taken stays so.
+    /// whether it is allowed, and what was seen. `None` if that takes more than a look: nothing is taken then, or what was
+    /// taken stays so.
     #[expect(clippy::too_many_arguments, reason = "what they have in common is this call")]
     fn take_one(
         &self,

@@ -38,8 +38,8 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone + 'static> ShardedStore<K, S> {
     }
 
     /// Puts a state of `key` on `plan` in, with buckets that are full from `tats` on, whether there is room or not: the key was
-    /// somewhere else before. It is added to one that there is, at the instant `at`. `None` if `is_current` finds that the version of `plans` is not
-    /// the current one any more.
+    /// somewhere else before. It is added to one that there is, at the instant `at`. `None` if `is_current` finds that the
+    /// version of `plans` is not the current one any more.
     #[expect(clippy::too_many_arguments, reason = "what they have in common is this call")]
     pub(crate) fn put_in(
         &self,
