@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use stores::{Kind, over_both};
-use tollgate::{DirectLimiter, Limiter, Now, Plan, Policy, Quota};
+use tollgate::{Clock, DirectLimiter, Limiter, Now, Plan, Policy, Quota};
 
 over_both!(
     eight_threads_admit_a_burst_that_never_refills_exactly_once,
@@ -39,11 +39,13 @@ fn admitted(check: impl Fn() -> bool + Sync) -> u64 {
 
 fn eight_threads_admit_a_burst_that_never_refills_exactly_once<T: Kind>() {
     let quota = Quota::per_second(0).burst(BURST);
-    let direct = DirectLimiter::new(quota).unwrap();
-    assert_eq!(admitted(|| direct.check().is_allowed()), BURST);
-    let keyed = T::of(quota);
-    assert_eq!(admitted(|| keyed.check("hot").is_allowed()), BURST);
-    assert_eq!(keyed.len(), 1);
+    for clock in [Clock::precise(), Clock::coarse().unwrap()] {
+        let direct = DirectLimiter::with_clock(quota, clock.clone()).unwrap();
+        assert_eq!(admitted(|| direct.check().is_allowed()), BURST);
+        let keyed = T::make(Limiter::builder().quota(quota).clock(clock)).unwrap();
+        assert_eq!(admitted(|| keyed.check("hot").is_allowed()), BURST);
+        assert_eq!(keyed.len(), 1);
+    }
 }
 
 /// A microsecond passes with every check, whichever thread makes it, so that threads bring their instants out of
