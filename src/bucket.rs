@@ -114,6 +114,7 @@ impl fmt::Debug for Bucket {
 }
 
 /// What a cost that may be admitted asks of a bucket.
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Demand {
     /// How far ahead of the instant `tat` may be.
     pub(crate) room: u64,

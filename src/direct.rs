@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::bucket::Demand;
 use crate::clock::{Clock, Time};
 use crate::decision::{Allow, Decision};
 use crate::error::BuildError;
@@ -93,7 +94,8 @@ impl DirectLimiter {
     // Always: who asks no more than whether it is allowed has then nothing written to memory.
     #[inline(always)]
     fn take(&self, cost: u64, time: impl Time) -> Decision {
-        let (allowed, seen) = self.inner.visited().take_seen(&self.inner.quota, cost, &time);
+        let quota = &self.inner.quota;
+        let (allowed, seen) = self.inner.visited().take_seen(quota, cost, Demand::new(quota, cost).as_ref(), &time);
         if !allowed && time.doubts(&seen) {
             return self.take_again(cost, time.latest());
         }

@@ -205,10 +205,8 @@ impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Limiter<K, S, T> {
         time: &impl Time,
     ) -> Option<(bool, Seen)> {
         let Inner { current, store, .. } = &*self.inner;
-        let plan = policy.plan_of(key, given);
-        // What can take nothing must not leave a key behind either.
-        let quota = plan.simple.as_ref().filter(|quota| cost != 0 && cost <= quota.burst())?;
-        store.take_one(store.hash(key), key, plan, quota, cost, version, || current.version(), time)
+        let wish = policy.simple_of(key, given)?.wish(cost, version)?;
+        store.take_one(store.hash(key), key, wish, || current.version(), time)
     }
 
     /// Takes `cost` requests, if it is allowed, of a known key with a lease of the only global quota of its plan, and at most one

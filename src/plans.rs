@@ -8,6 +8,7 @@
 
 use std::sync::{Arc, PoisonError};
 
+use crate::bucket::Demand;
 use crate::quota::{Quota, QuotaTicks};
 use crate::shared::{Shared, Who};
 use crate::stats::PlanCounts;
@@ -34,12 +35,48 @@ pub(crate) struct PlanTicks {
     /// Decides and counts, and never denies.
     pub(crate) shadow: bool,
     /// The quota, where there is nothing but one, of requests, and a denial is a denial: as most plans are.
-    pub(crate) simple: Option<QuotaTicks>,
+    pub(crate) simple: Option<Simple>,
     /// Whether there is one global quota and at most one other, all of requests, and a denial is a denial.
     pub(crate) is_paired: bool,
     /// The version since which the quotas are what they are: what was taken before can't be given back.
     pub(crate) since: u64,
     pub(crate) home: Arc<Home>,
+}
+
+/// A plan of one quota as checks go by it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Simple {
+    /// The index of the plan.
+    pub(crate) plan: u16,
+    pub(crate) quota: QuotaTicks,
+    /// What one request asks for, worked out: five instructions of 180.
+    one: Demand,
+}
+
+impl Simple {
+    /// `None` for a quota that has room for nobody.
+    pub(crate) fn new(plan: u16, quota: QuotaTicks) -> Option<Self> {
+        Some(Self { plan, quota, one: Demand::new(&quota, 1)? })
+    }
+
+    /// What `cost` requests ask for, by that version of the policy. `None` if they can take nothing: so they must not leave a
+    /// key behind either.
+    #[inline(always)]
+    pub(crate) fn wish(&self, cost: u64, version: u64) -> Option<Wish<'_>> {
+        let demand = if cost == 1 { self.one } else { Demand::new(&self.quota, cost)? };
+        Some(Wish { by: self, cost, demand, version })
+    }
+}
+
+/// What a check asks for of a plan of one quota.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wish<'a> {
+    pub(crate) by: &'a Simple,
+    /// In units, and as little as one.
+    pub(crate) cost: u64,
+    pub(crate) demand: Demand,
+    /// The version of the policy.
+    pub(crate) version: u64,
 }
 
 /// A quota of a plan.

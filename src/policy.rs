@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::error::BuildError;
 use crate::hasher::RandomState;
 use crate::key::Key;
-use crate::plans::{Granted, Home, MAX_QUOTAS, Move, PlanTicks, Plans, places};
+use crate::plans::{Granted, Home, MAX_QUOTAS, Move, PlanTicks, Plans, Simple, places};
 use crate::quota::{Quota, QuotaTicks};
 use crate::shared::{Fleet, GlobalQuota, Shared};
 use crate::ticks::Now;
@@ -261,6 +261,8 @@ pub(crate) struct Compiled<K: Key + ?Sized> {
     pub(crate) plans: Plans,
     /// Whether each key is on the default plan.
     plain: bool,
+    /// That, if it is so and it is simple: found without a further step.
+    simple: Option<Simple>,
     overrides: HashMap<K::Owned, u16, RandomState>,
     resolver: Option<Arc<Resolver<K>>>,
     names: HashMap<Arc<str>, u16, RandomState>,
@@ -315,8 +317,9 @@ impl<K: Key + ?Sized> Compiled<K> {
         let plans: Vec<_> = plans.iter().enumerate().map(place).collect();
         let moves = old.iter().enumerate().map(|(index, old)| Some(Move::new(old, &plans[index]))).collect();
         let plain = overrides.is_empty() && resolver.is_none();
+        let simple = default.simple.filter(|_| plain);
         let plans = Plans { version, at, plans, default, moves };
-        Ok(Self { plans, plain, overrides, resolver, names, unknown_is_default })
+        Ok(Self { plans, plain, simple, overrides, resolver, names, unknown_is_default })
     }
 
     /// The plan of `key`, where the caller has named `given` or none.
@@ -326,6 +329,15 @@ impl<K: Key + ?Sized> Compiled<K> {
             None if self.plain => &self.plans.default,
             Some(id) if self.overrides.is_empty() => self.plans.get(id.0),
             _ => self.look_up(key, given),
+        }
+    }
+
+    /// The plan of `key`, if it is a simple one.
+    #[inline(always)]
+    pub(crate) fn simple_of(&self, key: &K, given: Option<PlanId>) -> Option<&Simple> {
+        match (given, &self.simple) {
+            (None, Some(simple)) => Some(simple),
+            _ => self.plan_of(key, given).simple.as_ref(),
         }
     }
 
@@ -389,7 +401,7 @@ fn compile(
         && shared.each().all(|(_, unit, _)| unit == Unit::REQUESTS);
     let places = places(&quotas, old.map(|old| &**old));
     let simple = match (&quotas[..], &places[..]) {
-        ([only], [0]) if is_plain && shared.is_empty() => Some(only.ticks),
+        ([only], [0]) if is_plain && shared.is_empty() => Simple::new(index, only.ticks),
         _ => None,
     };
     let is_paired = is_plain && quotas.len() < 2 && shared.each().count() == 1;

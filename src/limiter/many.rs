@@ -88,11 +88,8 @@ impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Limiter<K, S, T> {
             }
             // Not by `into_iter`, which moves the array first, and waits for what was just written.
             for (&hash, check) in hashes.iter().zip(checks) {
-                let plan = policy.plan_of(check.key, None);
-                let simple = plan.simple.as_ref().filter(|quota| check.cost != 0 && check.cost <= quota.burst());
-                let known = simple.and_then(|quota| {
-                    store.take_one(hash, check.key, plan, quota, check.cost, version, || current.version(), &now)
-                });
+                let wish = policy.simple_of(check.key, None).and_then(|simple| simple.wish(check.cost, version));
+                let known = wish.and_then(|wish| store.take_one(hash, check.key, wish, || current.version(), &now));
                 check.allowed = match known {
                     Some((true, _)) => true,
                     Some((false, seen)) if !time.doubts(&seen) => false,

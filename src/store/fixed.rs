@@ -67,13 +67,11 @@ use std::fmt;
 use std::hash::BuildHasher;
 
 use super::{CLOSED, KeyState, Newcomer, Store, Stores, resident};
-use crate::bucket::Demand;
 use crate::clock::Time;
 use crate::decision::{Seen, Source};
 use crate::error::BuildError;
 use crate::key::Key;
-use crate::plans::{MAX_QUOTAS, Move, PlanTicks, Plans};
-use crate::quota::QuotaTicks;
+use crate::plans::{MAX_QUOTAS, Move, PlanTicks, Plans, Simple, Wish};
 use crate::shared::{Who, Write};
 use crate::sync::{AtomicU64, Backoff, CachePadded, Ordering, fence};
 use crate::ticks::Now;
@@ -322,16 +320,12 @@ impl<K: Key + ?Sized, S: BuildHasher + 'static> Store<K> for FixedStore<S> {
         &self,
         hash: u64,
         _: &K,
-        plan: &PlanTicks,
-        quota: &QuotaTicks,
-        cost: u64,
-        version: u64,
+        wish: Wish<'_>,
         current: impl Fn() -> u64,
         time: &impl Time,
     ) -> Option<(bool, Seen)> {
-        let parity = parity_of(version);
-        let tag = tag_of(hash, plan.index);
-        let demand = Demand::new(quota, cost)?;
+        let Wish { by: &Simple { plan, quota, .. }, cost, demand, version } = wish;
+        let (parity, tag) = (parity_of(version), tag_of(hash, plan));
         let (first, second) = self.sets_of(hash);
         let mut set = &self.sets[first];
         let way = match set.way_of(tag) {
@@ -342,6 +336,8 @@ impl<K: Key + ?Sized, S: BuildHasher + 'static> Store<K> for FixedStore<S> {
             }
         };
         let (word, own) = (&set.tats[way], &set.tags[way]);
+        // One new policy may have come, which has not changed the word then, or will; not two.
+        let is_ours = || own.load(Ordering::Acquire) == tag && current().wrapping_sub(version) <= 1;
         loop {
             let refunds = set.refunds.seen();
             // As in `Way`, whose ways these are.
@@ -351,23 +347,13 @@ impl<K: Key + ?Sized, S: BuildHasher + 'static> Store<K> for FixedStore<S> {
             }
             let now = quota.at(time.now());
             let tat = found ^ parity;
-            let (allowed, tat) = match demand.after(tat, now) {
-                Some(next) => {
-                    let swapped = word.compare_exchange_weak(found, next ^ parity, Ordering::AcqRel, Ordering::Relaxed);
-                    if swapped.is_err() {
-                        continue;
-                    }
-                    (true, next)
-                }
-                None if tat < CLOSED => (false, tat),
-                None => return None,
+            let seen = |tat| Seen { quota, tat, now, cost, refunds, id: resident(hash), plan, source: Source::Local };
+            let Some(next) = demand.after(tat, now) else {
+                return (tat < CLOSED && is_ours()).then(|| (false, seen(tat)));
             };
-            // One new policy may have come, which has not changed the word then, or will; not two.
-            if own.load(Ordering::Acquire) != tag || current().wrapping_sub(version) > 1 {
-                return None;
+            if word.compare_exchange_weak(found, next ^ parity, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+                return is_ours().then(|| (true, seen(next)));
             }
-            let (id, plan, source) = (resident(hash), plan.index, Source::Local);
-            return Some((allowed, Seen { quota: *quota, tat, now, cost, refunds, id, plan, source }));
         }
     }
 

@@ -5,7 +5,7 @@ use crate::clock::Time;
 use crate::decision::Seen;
 use crate::error::BuildError;
 use crate::key::Key;
-use crate::plans::{Move, PlanTicks, Plans};
+use crate::plans::{Move, PlanTicks, Plans, Wish};
 use crate::quota::QuotaTicks;
 use crate::refunds::RefundsSeen;
 use crate::shared::{Ledgers, Who, Write};
@@ -90,18 +90,13 @@ pub(crate) trait Store<K: Key + ?Sized>: 'static {
     /// Asks for the memory in which the key of a hash is most likely to be.
     fn prefetch(&self, hash: u64);
 
-    /// Takes `cost` units, which the burst has room for, of a known key, whose hash that is, on a plan of this one quota:
-    /// whether it is allowed, and what was seen. `None` if that takes more than a look: nothing is taken then, or what was
-    /// taken stays so.
-    #[expect(clippy::too_many_arguments, reason = "what they have in common is this call")]
+    /// Takes what is wished for of a known key, whose hash that is: whether it is allowed, and what was seen. `None` if that takes
+    /// more than a look: nothing is taken then, or what was taken stays so. `current` is the version that is in force.
     fn take_one(
         &self,
         hash: u64,
         key: &K,
-        plan: &PlanTicks,
-        quota: &QuotaTicks,
-        cost: u64,
-        version: u64,
+        wish: Wish<'_>,
         current: impl Fn() -> u64,
         time: &impl Time,
     ) -> Option<(bool, Seen)>;

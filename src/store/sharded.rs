@@ -49,8 +49,7 @@ use crate::clock::Time;
 use crate::decision::Seen;
 use crate::error::BuildError;
 use crate::key::Key;
-use crate::plans::{Move, PlanTicks, Plans};
-use crate::quota::QuotaTicks;
+use crate::plans::{Move, PlanTicks, Plans, Simple, Wish};
 use crate::shared::{Who, Write};
 use crate::sync::{AtomicU64, DashMap, Mutex, MutexGuard, Ordering, SharedValue, Table};
 use crate::ticks::Now;
@@ -226,20 +225,18 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone + 'static> Store<K> for ShardedStor
         &self,
         hash: u64,
         key: &K,
-        plan: &PlanTicks,
-        quota: &QuotaTicks,
-        cost: u64,
-        version: u64,
+        wish: Wish<'_>,
         current: impl Fn() -> u64,
         time: &impl Time,
     ) -> Option<(bool, Seen)> {
+        let Wish { by: Simple { plan, quota, .. }, cost, ref demand, version } = wish;
         // As `find`, but nothing is a closure that could be left out of line: its answer would pass through memory, 8 of 40 ns.
         let shard = self.map.shards()[self.map.determine_shard(hash as usize)].read();
-        let (_, state) = shard.get(hash, |(known, state)| state.get().plan() == plan.index && known.borrow() == key)?;
+        let (_, state) = shard.get(hash, |(known, state)| state.get().plan() == *plan && known.borrow() == key)?;
         match state.get() {
             // Under the lock the state is of the current version or the one before; it knows the low bits of its own only.
             KeyState::One { slot, .. } if state.get().is_of(version) && current() == version => {
-                Some(Visited::new(slot, plan.index, resident(hash)).take_seen(quota, cost, time))
+                Some(Visited::new(slot, *plan, resident(hash)).take_seen(quota, cost, Some(demand), time))
             }
             _ => None,
         }

@@ -335,19 +335,26 @@ impl<'a> Visited<'a> {
     /// Takes `cost` units, all or nothing, at the instant `now`.
     #[inline(always)]
     pub fn take(self, quota: &QuotaTicks, cost: u64, now: Now) -> Decision {
-        let (allowed, seen) = self.take_seen(quota, cost, &now);
+        let (allowed, seen) = self.take_seen(quota, cost, Demand::new(quota, cost).as_ref(), &now);
         seen.decision(allowed)
     }
 
-    /// Whether [`take`](Self::take) allows, and what it has seen, at a `time` that is read last: see [`Bucket::take`].
+    /// Whether [`take`](Self::take) of a `cost` of that `demand` allows, and what it has seen, at a `time` that is read last: see
+    /// [`Bucket::take`].
     // Always: the copy for a new key, out of line, must not keep the one for a known key from being inlined. No closure, for
     // the same reason: those that stand in several places are left out of line, 5 of 40 ns.
     #[inline(always)]
-    pub(crate) fn take_seen(self, quota: &QuotaTicks, cost: u64, time: &impl Time) -> (bool, Seen) {
+    pub(crate) fn take_seen(
+        self,
+        quota: &QuotaTicks,
+        cost: u64,
+        demand: Option<&Demand>,
+        time: &impl Time,
+    ) -> (bool, Seen) {
         let (refunds, bucket) = (self.slot.refunds.seen(), &self.slot.bucket);
-        let (tat, demand) = (bucket.tat(), Demand::new(quota, cost));
+        let tat = bucket.tat();
         let now = quota.at(time.now());
-        let answer = bucket.draw_any(demand.as_ref(), quota, cost, tat, now);
+        let answer = bucket.draw_any(demand, quota, cost, tat, now);
         let (Ok(tat) | Err(tat)) = answer;
         (
             answer.is_ok(),

@@ -26,8 +26,7 @@ use crate::clock::Time;
 use crate::decision::Seen;
 use crate::error::BuildError;
 use crate::key::Key;
-use crate::plans::{Move, PlanTicks, Plans, is_overflow};
-use crate::quota::QuotaTicks;
+use crate::plans::{Move, PlanTicks, Plans, Wish, is_overflow};
 use crate::shared::{Who, Write};
 use crate::store::sharded::{ShardedStore, default_shards};
 use crate::store::{KeyState, Newcomer, State, Store};
@@ -203,15 +202,12 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone + 'static> Store<K> for WithLedgers
         &self,
         hash: u64,
         key: &K,
-        plan: &PlanTicks,
-        quota: &QuotaTicks,
-        cost: u64,
-        version: u64,
+        wish: Wish<'_>,
         current: impl Fn() -> u64,
         time: &impl Time,
     ) -> Option<(bool, Seen)> {
         // A plan of one quota has no global one.
-        self.table.take_one(hash, key, plan, quota, cost, version, current, time)
+        self.table.take_one(hash, key, wish, current, time)
     }
 
     #[inline]
