@@ -6,7 +6,7 @@
 
 use loom_tests::Race;
 use loom_tests::keyed::{self, A, B, C, Identity, allow, at, count, fast, slow};
-use tollgate::{Builder, Fixed, InFlight, Limiter, Plan, PlanLimiter, Policy, Unit};
+use tollgate::{Builder, Fixed, InFlight, Limiter, Plan, PlanLimiter, Policy, Quota, Unit};
 
 type Keyed = Limiter<u64, Identity, Fixed>;
 
@@ -234,6 +234,22 @@ fn a_way_that_changes_hands_during_a_reload_is_of_the_new_policy() {
         assert_eq!(limiter.peek_at(&B, at(110)).remaining(), 2);
         reload(&limiter, 2);
         assert_eq!(drain(&limiter, B, 110), 1);
+    });
+}
+
+/// The same where nobody looks before the next policy comes, by which a word of the version before the last would look like one of
+/// its own.
+#[test]
+fn a_way_that_changes_hands_during_a_reload_is_not_passed_by() {
+    Race::model_within(2, |race| {
+        let limiter = limiter(Quota::per_second(200_000_000).burst(2));
+        assert_eq!(take(&limiter, A, 100), 1);
+        let reload = |limiter: &Keyed, burst: u64| {
+            limiter.reload_at(Policy::new().plan("default", fast(burst)), at(110)).expect("a policy that makes sense");
+        };
+        let ((), taken) = race.run(&limiter, move |limiter| reload(limiter, 3), |limiter| take(limiter, B, 110));
+        reload(&limiter, 2);
+        assert_eq!((taken, drain(&limiter, B, 110)), (1, 1));
     });
 }
 
