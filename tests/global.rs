@@ -338,14 +338,17 @@ fn own<T: Kind>(limiter: &Limiter<str, RandomState, T>, key: &str) -> u64 {
 fn a_plan_that_gets_its_first_global_quota_and_loses_it_again_keeps_what_was_used<T: Kind>() {
     let fleet = fleet(&MemoryAuthority::new());
     let local = || Plan::new([Quota::per_hour(10)]).in_flight(3);
+    // With a quota more than the limiter was built for.
+    let global = || Plan::new([Quota::per_hour(10), Quota::per_day(1_000)]).in_flight(3).global(ten());
     let builder = Limiter::builder().fleet(&fleet).plan("free", local());
     let limiter = T::make(builder).unwrap();
     assert!(limiter.check_cost("alice", 4).is_allowed());
     let guard = limiter.enter("alice").unwrap();
     for (turn, left) in [(0, 4), (1, 2)] {
-        limiter.reload(Policy::new().plan("free", local().global(ten()))).unwrap();
+        limiter.reload(Policy::new().plan("free", global())).unwrap();
         assert!(acquire(&limiter, "alice", 1).is_allowed());
         assert_eq!((own(&limiter, "alice"), used(&limiter, "alice") > turn), (left, true));
+        assert_eq!(limiter.peek_all("alice")[1].remaining(), 999);
         limiter.reload(Policy::new().plan("free", local())).unwrap();
         assert!(limiter.check("alice").is_allowed());
         assert_eq!(own(&limiter, "alice"), left - 1);

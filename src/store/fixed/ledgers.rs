@@ -95,7 +95,11 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone + 'static> WithLedgers<K, S> {
             }
             let Some(mut claimed) = table.freeze_of(way, is_current) else { continue };
             table.renew_frozen(&mut claimed, plans);
-            let tats = |words: &[u64; MAX_WORDS], n: usize| words[usize::from(plan.places[n])] & !PARITY;
+            // A plan with ledgers may have quotas that the table has no words for: then they are new.
+            let tats = |words: &[u64; MAX_WORDS], n: usize| {
+                let place = usize::from(plan.places[n]);
+                if place < table.quotas { words[place] & !PARITY } else { 0 }
+            };
             self.put_beside(beside, key, plans, plan, claimed, tats, now, is_current)?;
         }
         Some(())
