@@ -9,8 +9,8 @@ mod stores;
 
 use std::future::Future;
 use std::pin::pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::Duration;
@@ -508,6 +508,22 @@ fn intervals_that_make_no_sense_are_refused() {
 }
 
 /// By its time, which may be stalled or have left out a leap, a lease could outlive its sub-window.
+/// The thread is told at whatever it is: about to sleep, in its first short sleep, or in the long one.
+#[test]
+fn a_fleet_ends_at_once_however_long_its_interval_is() {
+    let (tell, told) = mpsc::channel();
+    thread::spawn(move || {
+        for turn in 0..60 {
+            let builder = Fleet::builder(MemoryAuthority::new()).interval(Duration::from_secs(3_600));
+            let fleet = builder.start().unwrap();
+            thread::sleep(Duration::from_micros(50 * turn));
+            if turn % 2 == 0 { drop(fleet) } else { _ = fleet.shutdown(Duration::from_millis(1)) }
+        }
+        tell.send(()).unwrap();
+    });
+    assert_eq!(told.recv_timeout(PATIENT / 10), Ok(()));
+}
+
 #[test]
 fn a_fleet_goes_by_no_coarse_clock() {
     let coarse = tollgate::Clock::coarse().unwrap();

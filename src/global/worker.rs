@@ -84,7 +84,7 @@ impl Worker {
                     break;
                 }
             }
-            self.rest(&inbox, &waiters, now);
+            self.rest(&inbox, &waiters, now, closing);
         }
         // Whoever waits is told by this that nobody answers.
         self.link.stop();
@@ -181,16 +181,20 @@ impl Worker {
     }
 
     /// Sleeps until there is something to do.
-    fn rest(&self, inbox: &Inbox, waiters: &Waiters, now: u64) {
+    fn rest(&self, inbox: &Inbox, waiters: &Waiters, now: u64, closing: bool) {
         let until = |at: u64| to_duration(at.saturating_sub(now)).min(self.link.interval());
-        let due = until(self.protocol.next_due().min(waiters.next_due()).min(self.look_at));
+        let end = if closing { self.control.when_to_stop() } else { None };
+        let next = self.protocol.next_due().min(waiters.next_due()).min(self.look_at);
+        let due = until(next.min(end.unwrap_or(u64::MAX)));
+        // One may have come that woke it from the first sleep, or before it.
+        let has_word = || !inbox.is_empty() || !closing && self.control.when_to_stop().is_some();
         let quiet = QUIET.min(due);
-        if inbox.is_empty() {
-            // Only an answer wakes it now.
+        if !has_word() {
+            // Only an answer or the end wakes it now.
             thread::park_timeout(quiet);
         }
         let rest = due.saturating_sub(quiet);
-        if inbox.is_empty() && !rest.is_zero() && self.link.listen() {
+        if !has_word() && !rest.is_zero() && self.link.listen() {
             thread::park_timeout(rest);
         }
     }
