@@ -40,11 +40,12 @@ struct Panel {
     bars: Vec<Bar>,
 }
 
+/// The same for all panels of a picture.
 #[derive(Clone, Copy)]
 enum Scale {
-    /// From zero; what is more than five times governor's is cut off.
+    /// From zero; what is more than five times the first of governor as it comes is cut off.
     Linear,
-    /// From ten, the same for all panels of a picture.
+    /// From ten.
     Logarithmic,
 }
 
@@ -188,8 +189,8 @@ fn duration(nanos: f64) -> String {
     }
 }
 
-const WIDTH: i32 = 860;
-const NAMES: i32 = 220;
+const WIDTH: i32 = 890;
+const NAMES: i32 = 250;
 const TEXTS: i32 = 170;
 const BAR: i32 = 16;
 const STEP: i32 = 22;
@@ -199,17 +200,15 @@ const TITLE: i32 = 38;
 impl Scale {
     /// How long the bar of each value is, of 1, and whether it is cut off.
     fn lengths(self, panel: &Panel, all: &[Panel]) -> Vec<(f64, bool)> {
-        let most =
-            |panels: &[Panel]| panels.iter().flat_map(|panel| &panel.bars).map(|bar| bar.value).fold(0.0, f64::max);
+        let bars = || all.iter().flat_map(|panel| &panel.bars);
+        let most = bars().map(|bar| bar.value).fold(0.0, f64::max);
         match self {
             Self::Linear => {
-                let most = panel.bars.iter().map(|bar| bar.value).fold(0.0, f64::max);
-                let governor = panel.bars.iter().filter(|bar| bar.name.starts_with("governor"));
-                let end = most.min(5.0 * governor.map(|bar| bar.value).fold(0.0, f64::max));
+                let end = bars().find(|bar| bar.name == "governor").map_or(most, |bar| most.min(5.0 * bar.value));
                 panel.bars.iter().map(|bar| ((bar.value / end).min(1.0), bar.value > end)).collect()
             }
             Self::Logarithmic => {
-                let decades = (most(all) / 10.0).log10();
+                let decades = (most / 10.0).log10();
                 panel.bars.iter().map(|bar| (((bar.value / 10.0).log10() / decades).clamp(0.0, 1.0), false)).collect()
             }
         }
@@ -257,8 +256,8 @@ mod tests {
     fn bars_are_as_long_as_they_say_until_they_are_cut_off() -> Result<(), Failure> {
         let bars =
             [("sharded", 20.0), ("governor", 40.0), ("slow", 400.0)].map(|(name, ns)| bar(name, ns, String::new()));
-        let panel = panel("ns".to_owned(), bars.into())?;
-        assert_eq!(Scale::Linear.lengths(&panel, &[]), [(0.1, false), (0.2, false), (1.0, true)]);
+        let panels = [panel("ns".to_owned(), bars.into())?];
+        assert_eq!(Scale::Linear.lengths(&panels[0], &panels), [(0.1, false), (0.2, false), (1.0, true)]);
         Ok(())
     }
 
