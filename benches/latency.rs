@@ -1,35 +1,37 @@
 //! How long does the slowest check take while keys come and go? One thread times single checks of keys that are in use,
-//! another brings new ones as fast as it can; keys go idle a microsecond for each key after their last check, in about
-//! the time in which all of them are replaced. Governor's user has to call `retain_recent`: here the thread that brings
-//! the keys does, each time a tenth of them is new.
+//! first by itself, then while another brings new ones as fast as it can, one a microsecond at most. Keys go idle a
+//! microsecond for each key in use after their last check, the least time in which all of them are replaced, and up to four
+//! times as long after several. Governor's user has to call `retain_recent`: here the thread that brings the keys does, each
+//! time a tenth of them is new. The fixed store is made for four times the keys in use, as many as may not be idle yet.
 //!
 //! A check that takes longer than the interval at which requests would come, 2 µs, stands for all that would have waited
 //! behind it: a stall of a second is not one slow check in a second, it is half a million.
 //!
-//! `cargo bench --bench latency`, or with `-- --keys 10000000 --shards 1024`.
+//! `cargo bench --bench latency`, or with `-- --keys 10000000 --shards 4096`.
 #![allow(clippy::print_stdout, reason = "a bench prints what it has found")]
 #![allow(clippy::expect_used, reason = "a bench that can't be set up has nothing to measure")]
 #![allow(missing_docs, unreachable_pub, clippy::exhaustive_structs, reason = "no library")]
 
 mod peers;
 
-use std::hint::black_box;
+use std::hint::{black_box, spin_loop};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
 use clap::Parser;
-use comfy_table::presets::ASCII_MARKDOWN;
-use comfy_table::{CellAlignment, Table};
 use hdrhistogram::Histogram;
-use peers::{Subject, Terms, governor, string_key};
+use peers::figures::Figures;
+use peers::{Subject, Terms, fixed, governor, string_key};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
-use tollgate::Limiter;
-
-const CHECKS: u64 = 5_000_000;
+use tollgate::{Clock, Limiter};
 
 /// Between two requests, in nanoseconds.
 const INTERVAL: u64 = 2_000;
+
+/// Between two new keys, in nanoseconds.
+const NEW_KEY: u64 = 1_000;
 
 const QUANTILES: [f64; 5] = [0.5, 0.99, 0.999, 0.9999, 1.0];
 
@@ -39,71 +41,103 @@ struct Arguments {
     /// How many keys are in use
     #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(10..3_600_000_000))]
     keys: u64,
-    /// Shards of our limiter, unless the default
+    /// How many checks are timed at rest, and again while keys come and go
+    #[arg(long, default_value_t = 5_000_000)]
+    checks: u64,
+    /// Shards of our limiter that has some, unless the default
     #[arg(long)]
     shards: Option<usize>,
+    /// Where the figures are written to as JSON, besides the table
+    #[arg(long, value_name = "PATH")]
+    json: Option<PathBuf>,
     /// What cargo gives to every bench
     #[arg(long, hide = true)]
     bench: bool,
 }
 
 fn main() {
-    let Arguments { keys, shards, .. } = Arguments::parse();
+    let Arguments { keys, checks, shards, json, .. } = Arguments::parse();
     // A unit comes back in a microsecond for each key.
     let terms = Terms { rate_per_hour: (3_600_000_000 / keys) as u32, burst: 4 };
+    let mut figures = Figures::new(["ns", "", "p50", "p99", "p99.9", "p99.99", "max", "new keys"], 2);
 
-    let mut table = Table::new();
-    table.load_style(ASCII_MARKDOWN);
-    table.set_header(["ns", "p50", "p99", "p99.9", "p99.99", "max", "new keys"]);
-    for at_rest in [true, false] {
-        let builder = Limiter::builder().keys::<String>().quota(terms.tollgate());
-        let builder = shards.into_iter().fold(builder, |builder, shards| builder.shards(shards));
-        let ours = builder.build().expect("terms make sense");
-        row(&mut table, &ours, &|| (), keys, at_rest);
-        println!("{}", ours.stats());
-        drop(ours);
-        let theirs = governor::<String>(terms);
-        row(&mut table, &theirs, &|| theirs.retain_recent(), keys, at_rest);
-    }
-    for column in table.column_iter_mut().skip(1) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
-    println!("\n{keys} keys of 20 bytes, {CHECKS} checks of one thread, each timed by two TSC reads\n\n{table}");
+    let builder = Limiter::builder().keys::<String>().quota(terms.tollgate());
+    let builder = shards.into_iter().fold(builder, |builder, shards| builder.shards(shards));
+    let sharded = builder.build().expect("terms make sense");
+    rows(&mut figures, "sharded", &sharded, &|| (), keys, checks);
+    println!("sharded: {}", sharded.stats());
+    drop(sharded);
+    let fixed = fixed::<String>(terms, 4 * keys as usize, Clock::precise());
+    rows(&mut figures, "fixed", &fixed, &|| (), keys, checks);
+    println!("fixed: {}", fixed.stats());
+    drop(fixed);
+    let governor = governor::<String>(terms);
+    rows(&mut figures, "governor", &governor, &|| governor.retain_recent(), keys, checks);
+
+    println!("\n{keys} keys of 20 bytes, {checks} checks of one thread, each timed by two TSC reads\n\n{figures}");
+    figures.save(json.as_deref());
 }
 
-fn row(table: &mut Table, subject: &dyn Subject<String>, upkeep: &(dyn Fn() + Sync), keys: u64, at_rest: bool) {
+/// At rest, while keys come and go, and how many times as long it takes then.
+fn rows(
+    figures: &mut Figures,
+    name: &str,
+    subject: &dyn Subject<String>,
+    upkeep: &(dyn Fn() + Sync),
+    keys: u64,
+    checks: u64,
+) {
     for key in 0..keys {
         subject.check(&string_key(key));
     }
     // The keys in use are the last `keys` that came.
     let newest = AtomicU64::new(keys);
-    let done = AtomicBool::new(at_rest);
-    let histogram = thread::scope(|scope| {
+    let at_rest = quantiles(&timed_checks(subject, &newest, keys, checks));
+    let done = AtomicBool::new(false);
+    let busy = thread::scope(|scope| {
         scope.spawn(|| {
-            while !done.load(Ordering::Relaxed) {
-                let key = newest.fetch_add(1, Ordering::Relaxed);
-                subject.check(&string_key(key));
+            bring_keys(subject, &newest, &done, &|key| {
                 if key.is_multiple_of(keys / 10) {
                     upkeep();
                 }
-            }
+            });
         });
-        let histogram = timed_checks(subject, &newest, keys);
+        let histogram = timed_checks(subject, &newest, keys, checks);
         done.store(true, Ordering::Relaxed);
-        histogram
+        quantiles(&histogram)
     });
-    let what = if at_rest { "at rest" } else { "keys come and go" };
-    let mut cells = vec![format!("{}, {what}", subject.name())];
-    cells.extend(QUANTILES.map(|quantile| histogram.value_at_quantile(quantile).to_string()));
-    cells.push((newest.into_inner() - keys).to_string());
-    table.add_row(cells);
+    let mut add = |what: &str, values: [String; 5], new_keys: String| {
+        figures.row([name.to_owned(), what.to_owned()].into_iter().chain(values).chain([new_keys]));
+    };
+    add("at rest", at_rest.map(|ns| ns.to_string()), "0".to_owned());
+    add("keys come and go", busy.map(|ns| ns.to_string()), (newest.into_inner() - keys).to_string());
+    let ratio = |n: usize| format!("{:.2}", busy[n] as f64 / at_rest[n] as f64);
+    add("times as long", [0, 1, 2, 3, 4].map(ratio), String::new());
 }
 
-fn timed_checks(subject: &dyn Subject<String>, newest: &AtomicU64, keys: u64) -> Histogram<u64> {
+fn quantiles(histogram: &Histogram<u64>) -> [u64; 5] {
+    QUANTILES.map(|quantile| histogram.value_at_quantile(quantile))
+}
+
+fn bring_keys(subject: &dyn Subject<String>, newest: &AtomicU64, done: &AtomicBool, after: &dyn Fn(u64)) {
+    let clock = quanta::Clock::new();
+    let mut last = clock.raw();
+    while !done.load(Ordering::Relaxed) {
+        let key = newest.fetch_add(1, Ordering::Relaxed);
+        subject.check(&string_key(key));
+        after(key);
+        while clock.delta_as_nanos(last, clock.raw()) < NEW_KEY {
+            spin_loop();
+        }
+        last = clock.raw();
+    }
+}
+
+fn timed_checks(subject: &dyn Subject<String>, newest: &AtomicU64, keys: u64, checks: u64) -> Histogram<u64> {
     let mut histogram = Histogram::new(3).expect("three digits");
     let clock = quanta::Clock::new();
     let mut rng = SmallRng::seed_from_u64(1);
-    for _ in 0..CHECKS {
+    for _ in 0..checks {
         // Made outside of what is timed.
         let key = string_key(newest.load(Ordering::Relaxed) - 1 - rng.random_range(0..keys));
         let start = clock.raw();

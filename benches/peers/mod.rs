@@ -1,6 +1,9 @@
 //! What is measured side by side, and the keys that it is measured with.
 #![allow(dead_code, reason = "each bench uses its part")]
 
+pub mod figures;
+pub mod report;
+
 use std::hash::Hash;
 use std::hint::black_box;
 use std::num::NonZeroU32;
@@ -23,8 +26,11 @@ pub struct Terms {
     pub burst: u32,
 }
 
-/// Never used up in a run, and no key idle before half a minute has passed since its last check.
+/// Never used up by three million checks of a key, and no key idle before half a minute has passed since its last check.
 pub const PLENTY: Terms = Terms { rate_per_hour: 100, burst: 3_000_000 };
+
+/// The same for a key that is checked all the time: more than any run checks it.
+pub const HOT: Terms = Terms { rate_per_hour: 3_600, burst: 100_000_000 };
 
 /// Used up for an hour by the first check.
 pub const HOURLY: Terms = Terms { rate_per_hour: 1, burst: 1 };
@@ -44,6 +50,11 @@ impl Terms {
 pub trait Subject<K>: Sync {
     fn name(&self) -> &'static str;
     fn check(&self, key: &K) -> bool;
+
+    /// One in how many checks is made: all, but where a check takes microseconds.
+    fn share(&self) -> usize {
+        1
+    }
 
     /// Checks the keys at `order`, in a loop that is compiled for each limiter.
     fn check_all(&self, keys: &[K], order: &[u32]) {
@@ -90,10 +101,13 @@ pub fn tollgate<K: Key + Clone>(terms: Terms) -> Limiter<K> {
     Limiter::builder().quota(terms.tollgate()).keys::<K>().build().expect("terms make sense")
 }
 
+pub fn coarsely() -> Clock {
+    Clock::coarse().expect("there is a thread to be had")
+}
+
 /// On the clock that a thread keeps up to a millisecond.
 pub fn coarse<K: Key + Clone>(terms: Terms) -> Limiter<K> {
-    let clock = Clock::coarse().expect("there is a thread to be had");
-    Limiter::builder().quota(terms.tollgate()).clock(clock).keys::<K>().build().expect("terms make sense")
+    Limiter::builder().quota(terms.tollgate()).clock(coarsely()).keys::<K>().build().expect("terms make sense")
 }
 
 /// In a store made for so many keys.
@@ -102,7 +116,35 @@ pub fn fixed<K: Key + Clone>(terms: Terms, keys: usize, clock: Clock) -> Limiter
     builder.fixed(keys as u64).build().expect("terms make sense")
 }
 
-/// The same, checked eight at a time.
+/// With three quotas a key.
+pub fn three_sharded<K: Key + Clone>(terms: Terms) -> Limiter<K> {
+    Limiter::builder().plan("three", three(terms)).keys::<K>().build().expect("terms make sense")
+}
+
+/// With three quotas a key, in a store made for so many keys.
+pub fn three_fixed<K: Key + Clone>(terms: Terms, keys: usize) -> Limiter<K, RandomState, Fixed> {
+    let builder = Limiter::builder().plan("three", three(terms)).keys::<K>();
+    builder.fixed(keys as u64).build().expect("terms make sense")
+}
+
+fn three(terms: Terms) -> [tollgate::Quota; 3] {
+    ["a", "b", "c"].map(|name| terms.tollgate().named(name))
+}
+
+/// What those need for three quotas a key that have one a limiter. What one denies is not given back to the others.
+pub struct Three<T>(pub [T; 3]);
+
+impl<K, T: Subject<K>> Subject<K> for Three<T> {
+    fn name(&self) -> &'static str {
+        self.0[0].name()
+    }
+
+    fn check(&self, key: &K) -> bool {
+        self.0.iter().all(|limiter| limiter.check(key))
+    }
+}
+
+/// A fixed store, checked eight at a time.
 pub struct Many<K: Key>(pub Limiter<K, RandomState, Fixed>);
 
 impl<K: Key + Clone> Subject<K> for Many<K> {
@@ -126,11 +168,42 @@ impl<K: Key + Clone> Subject<K> for Many<K> {
     }
 }
 
+/// A limiter to be made, and the name of its row.
+pub struct Maker<'a, K> {
+    pub name: &'static str,
+    make: Box<dyn Fn() -> Box<dyn Subject<K>> + 'a>,
+}
+
+impl<'a, K> Maker<'a, K> {
+    pub fn new<S: Subject<K> + 'static>(name: &'static str, make: impl Fn() -> S + 'a) -> Self {
+        Self { name, make: Box::new(move || Box::new(make())) }
+    }
+
+    pub fn make(&self) -> Box<dyn Subject<K>> {
+        (self.make)()
+    }
+}
+
+/// Ours, in either store and on either clock. Fixed stores are made for `capacity` keys.
+pub fn ours<'a, K: Key + Clone + 'static>(terms: Terms, capacity: usize) -> Vec<Maker<'a, K>> {
+    vec![
+        Maker::new("sharded", move || tollgate(terms)),
+        Maker::new("sharded + coarse", move || coarse(terms)),
+        Maker::new("fixed", move || fixed(terms, capacity, Clock::precise())),
+        Maker::new("fixed + coarse", move || fixed(terms, capacity, coarsely())),
+    ]
+}
+
+/// Governor at its best, and as it comes.
+pub fn governors<'a, K: Eq + Hash + Clone + Send + Sync + 'static>(terms: Terms) -> Vec<Maker<'a, K>> {
+    vec![Maker::new("governor, fast", move || fast_governor(terms)), Maker::new("governor", move || governor(terms))]
+}
+
 /// A default plan that nobody is on, one of one quota, and one of three.
 pub fn plans(terms: Terms) -> Limiter {
     let quota = terms.tollgate();
-    let three = [quota.named("a"), quota.named("b"), quota.named("c")];
-    let builder = Limiter::builder().plan("none", quota).plan("one", quota).plan("three", three).default_plan("none");
+    let builder = Limiter::builder().plan("none", quota).plan("one", quota).plan("three", three(terms));
+    let builder = builder.default_plan("none");
     builder.build().expect("terms make sense")
 }
 
@@ -172,19 +245,27 @@ pub fn load<K>(name: &'static str, make: fn(u64) -> K, keys: u32, zipf: bool, ch
     Load { name, keys: numbers.into_iter().map(make).collect(), order }
 }
 
+/// Nanoseconds for each check of one thread.
+pub fn one_thread<K>(subject: &dyn Subject<K>, load: &Load<K>) -> f64 {
+    let order = &load.order[..load.order.len() / subject.share()];
+    let start = Instant::now();
+    subject.check_all(&load.keys, order);
+    start.elapsed().as_nanos() as f64 / order.len() as f64
+}
+
 /// Nanoseconds of wall time for each check, all threads together: each has keys of its own, or both have the same.
 pub fn two_threads<K: Sync>(subject: &dyn Subject<K>, keys: &[&[K]; 2]) -> f64 {
-    const CHECKS: usize = 1 << 19;
+    let checks = (1 << 19) / subject.share();
     let start = Barrier::new(2);
     let times = thread::scope(|scope| {
         let threads = keys.map(|keys| {
             let start = &start;
             scope.spawn(move || {
-                let order: Vec<u32> = (0..keys.len() as u32).cycle().take(CHECKS).collect();
+                let order: Vec<u32> = (0..keys.len() as u32).cycle().take(checks).collect();
                 start.wait();
                 let start = Instant::now();
                 subject.check_all(keys, &order);
-                start.elapsed().as_nanos() as f64 / CHECKS as f64
+                start.elapsed().as_nanos() as f64 / checks as f64
             })
         });
         threads.map(|thread| thread.join().expect("a check does not panic"))
