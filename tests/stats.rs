@@ -377,6 +377,9 @@ fn keys_for_which_there_is_no_room_in_the_queue_are_counted_and_looked_for() {
     let (release, stuck) = mpsc::channel();
     let (tell, is_stuck) = mpsc::channel();
     let fleet = Fleet::builder(Stuck(tell, Mutex::new(stuck))).start().unwrap();
+    // Dropped before the fleet, whose thread waits for that, also where an assertion fails.
+    let release = release;
+    assert!(fleet.stats().dirty_bound > 0, "from the beginning");
     let quota = GlobalQuota::sliding_window(1_000, Duration::from_secs(600)).overdraft(1).nodes(1);
     let limiter = Limiter::builder().fleet(&fleet).plan("api", Plan::new([]).global(quota)).build().unwrap();
     assert!(limiter.check("first").is_allowed());

@@ -198,7 +198,8 @@ impl FleetBuilder {
             shards,
             chance: crate::hasher::random(),
         };
-        let protocol = Protocol::new(settings, link.clock().now().ticks());
+        let now = link.clock().now().ticks();
+        let protocol = Protocol::new(settings, now);
         let worker = Worker {
             link: Arc::clone(&link),
             authority,
@@ -208,6 +209,8 @@ impl FleetBuilder {
             teller: Teller::new(settings.node),
             was_full: 0,
         };
+        // Whoever asks before the thread has looked once is told the bounds, too.
+        control.set_stats(worker.stats(now));
         let thread = thread::Builder::new().name("tollgate-fleet".to_owned()).spawn(move || worker.run());
         Ok(Fleet { link, control, thread: Some(thread.map_err(StartError::NoThread)?) })
     }

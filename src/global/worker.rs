@@ -41,7 +41,7 @@ impl Control {
         *self.stats.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn set_stats(&self, stats: FleetStats) {
+    pub(super) fn set_stats(&self, stats: FleetStats) {
         *self.stats.lock().unwrap_or_else(PoisonError::into_inner) = stats;
     }
 }
@@ -174,7 +174,7 @@ impl Worker {
         }
     }
 
-    fn stats(&self, now: u64) -> FleetStats {
+    pub(super) fn stats(&self, now: u64) -> FleetStats {
         let dirty = self.link.dirty().len() + self.link.urgent().len();
         let depths = Depths { dirty: dirty as u64, bound: 2 * link::QUEUE as u64, full: self.was_full };
         snapshot(&self.protocol, depths, now)
