@@ -4,8 +4,9 @@
 //! times as long after several. Governor's user has to call `retain_recent`: here the thread that brings the keys does, each
 //! time a tenth of them is new. The fixed store is made for four times the keys in use, as many as may not be idle yet.
 //!
-//! A check that takes longer than the interval at which requests would come, 2 µs, stands for all that would have waited
-//! behind it: a stall of a second is not one slow check in a second, it is half a million.
+//! Counted twice: by checks, and by requests that would come every 2 µs, of which a check that takes longer stands for all that
+//! would have waited behind it: a stall of a second is not one slow check in a second, it is half a million requests. What the
+//! machine itself stalls is in both, at rest as well.
 //!
 //! `cargo bench --bench latency`, or with `-- --keys 10000000 --shards 4096`.
 #![allow(clippy::print_stdout, reason = "a bench prints what it has found")]
@@ -59,7 +60,7 @@ fn main() {
     let Arguments { keys, checks, shards, json, .. } = Arguments::parse();
     // A unit comes back in a microsecond for each key.
     let terms = Terms { rate_per_hour: (3_600_000_000 / keys) as u32, burst: 4 };
-    let mut figures = Figures::new(["ns", "", "p50", "p99", "p99.9", "p99.99", "max", "new keys"], 2);
+    let mut figures = Figures::new(["ns", "of", "", "p50", "p99", "p99.9", "p99.99", "max", "new keys"], 3);
 
     let builder = Limiter::builder().keys::<String>().quota(terms.tollgate());
     let builder = shards.into_iter().fold(builder, |builder, shards| builder.shards(shards));
@@ -92,7 +93,7 @@ fn rows(
     }
     // The keys in use are the last `keys` that came.
     let newest = AtomicU64::new(keys);
-    let at_rest = quantiles(&timed_checks(subject, &newest, keys, checks));
+    let at_rest = timed_checks(subject, &newest, keys, checks);
     let done = AtomicBool::new(false);
     let busy = thread::scope(|scope| {
         scope.spawn(|| {
@@ -102,21 +103,21 @@ fn rows(
                 }
             });
         });
-        let histogram = timed_checks(subject, &newest, keys, checks);
+        let quantiles = timed_checks(subject, &newest, keys, checks);
         done.store(true, Ordering::Relaxed);
-        quantiles(&histogram)
+        quantiles
     });
-    let mut add = |what: &str, values: [String; 5], new_keys: String| {
-        figures.row([name.to_owned(), what.to_owned()].into_iter().chain(values).chain([new_keys]));
-    };
-    add("at rest", at_rest.map(|ns| ns.to_string()), "0".to_owned());
-    add("keys come and go", busy.map(|ns| ns.to_string()), (newest.into_inner() - keys).to_string());
-    let ratio = |n: usize| format!("{:.2}", busy[n] as f64 / at_rest[n] as f64);
-    add("times as long", [0, 1, 2, 3, 4].map(ratio), String::new());
-}
-
-fn quantiles(histogram: &Histogram<u64>) -> [u64; 5] {
-    QUANTILES.map(|quantile| histogram.value_at_quantile(quantile))
+    let new_keys = (newest.into_inner() - keys).to_string();
+    for ((of, at_rest), busy) in ["checks", "requests"].into_iter().zip(at_rest).zip(busy) {
+        let mut add = |what: &str, values: [String; 5], new_keys: &str| {
+            let words = [name, of, what].map(str::to_owned);
+            figures.row(words.into_iter().chain(values).chain([new_keys.to_owned()]));
+        };
+        add("at rest", at_rest.map(|ns| ns.to_string()), "0");
+        add("keys come and go", busy.map(|ns| ns.to_string()), &new_keys);
+        let ratio = |n: usize| format!("{:.2}", busy[n] as f64 / at_rest[n] as f64);
+        add("times as long", [0, 1, 2, 3, 4].map(ratio), "");
+    }
 }
 
 fn bring_keys(subject: &dyn Subject<String>, newest: &AtomicU64, done: &AtomicBool, after: &dyn Fn(u64)) {
@@ -133,8 +134,10 @@ fn bring_keys(subject: &dyn Subject<String>, newest: &AtomicU64, done: &AtomicBo
     }
 }
 
-fn timed_checks(subject: &dyn Subject<String>, newest: &AtomicU64, keys: u64, checks: u64) -> Histogram<u64> {
-    let mut histogram = Histogram::new(3).expect("three digits");
+/// Of checks, and of requests.
+fn timed_checks(subject: &dyn Subject<String>, newest: &AtomicU64, keys: u64, checks: u64) -> [[u64; 5]; 2] {
+    let histogram = || Histogram::<u64>::new(3).expect("three digits");
+    let (mut of_checks, mut of_requests) = (histogram(), histogram());
     let clock = quanta::Clock::new();
     let mut rng = SmallRng::seed_from_u64(1);
     for _ in 0..checks {
@@ -144,7 +147,8 @@ fn timed_checks(subject: &dyn Subject<String>, newest: &AtomicU64, keys: u64, ch
         black_box(subject.check(&key));
         let end = clock.raw();
         let taken = clock.delta_as_nanos(start, end);
-        histogram.record_correct(taken, INTERVAL).expect("a histogram that grows");
+        of_checks.record(taken).expect("a histogram that grows");
+        of_requests.record_correct(taken, INTERVAL).expect("a histogram that grows");
     }
-    histogram
+    [of_checks, of_requests].map(|histogram| QUANTILES.map(|quantile| histogram.value_at_quantile(quantile)))
 }

@@ -129,20 +129,21 @@ fn memory_panels(memory: &[Value], of_peers: &[Value]) -> Result<Vec<Panel>, Fai
     Ok(panels)
 }
 
-/// A panel for each quantile: each limiter at rest and while keys come and go.
+/// A panel for each quantile of checks: each limiter at rest and while keys come and go.
 fn latency_panels(rows: &[Value]) -> Result<Vec<Panel>, Failure> {
+    let rows: Vec<&Value> = rows.iter().filter(|row| row["of"] == "checks").collect();
     ["p50", "p99", "p99.9", "p99.99", "max"]
         .into_iter()
         .map(|quantile| {
             let mut bars = Vec::new();
-            for row in rows.iter().filter(|row| row[""] != "times as long") {
+            for row in rows.iter().copied().filter(|row| row[""] != "times as long") {
                 let (name, state, ns) = (text(row, "ns")?, text(row, "")?, number(row, quantile)?);
                 let mut bar = bar(name, ns, duration(ns));
                 bar.name = format!("{}, {state}", bar.name);
                 if state == "at rest" {
                     bar.colour = if name == "governor" { GOVERNOR_AT_REST } else { OURS_AT_REST };
                 } else {
-                    let times = rows.iter().find(|row| row["ns"] == name && row[""] == "times as long");
+                    let times = rows.iter().copied().find(|row| row["ns"] == name && row[""] == "times as long");
                     let times = times.ok_or_else(|| format!("no ratios for {name}"))?;
                     bar.text = format!("{} ({:.1} × at rest)", bar.text, number(times, quantile)?);
                 }
