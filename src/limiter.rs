@@ -178,17 +178,24 @@ impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Limiter<K, S, T> {
         self.take_later(key, given, cost, time)
     }
 
-    /// The same, whatever the plan and the policy.
+    /// The same by whatever policy is in force.
     #[inline(never)]
     fn take_later(&self, key: &K, given: Option<PlanId>, cost: u64, time: impl Time) -> Decision {
         let policy = self.inner.current.get();
         match self.take_by(&policy, policy.plans.version, key, given, cost, &time) {
-            Some((false, seen)) if time.doubts(&seen) => self.take_later(key, given, cost, time.latest()),
-            Some((allowed, seen)) => seen.decision(allowed),
-            None => match self.take_paired(key, given, cost, &time) {
-                Some(pair) => pair.decision(),
-                None => self.ask(key, given, Ask::of_costs(&[(Unit::REQUESTS, cost)]), time),
-            },
+            Some((true, seen)) => Decision::Allow(Allow::alone(seen)),
+            Some((false, seen)) if !time.doubts(&seen) => Decision::Deny(Deny::alone(seen)),
+            Some(_) => self.take_later(key, given, cost, time.latest()),
+            None => self.take_rest(key, given, cost, time),
+        }
+    }
+
+    /// The same whatever the plan, and of a key that is not known.
+    #[inline(never)]
+    fn take_rest(&self, key: &K, given: Option<PlanId>, cost: u64, time: impl Time) -> Decision {
+        match self.take_paired(key, given, cost, &time) {
+            Some(pair) => pair.decision(),
+            None => self.ask(key, given, Ask::of_costs(&[(Unit::REQUESTS, cost)]), time),
         }
     }
 
@@ -211,7 +218,8 @@ impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Limiter<K, S, T> {
 
     /// Takes `cost` requests, if it is allowed, of a known key with a lease of the only global quota of its plan, and at most one
     /// quota beside it.
-    #[inline(never)]
+    // Always: called, it would pass what it has taken through memory, and the decision be made from that.
+    #[inline(always)]
     fn take_paired(&self, key: &K, given: Option<PlanId>, cost: u64, time: &impl Time) -> Option<Pair> {
         let Inner { current, store, fleet, .. } = &*self.inner;
         // Without a fleet no plan is of that kind, and finding out which it is may be dear.
@@ -229,6 +237,8 @@ impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Limiter<K, S, T> {
     }
 
     /// Takes what `ask` says of `key`, whatever its plan.
+    // Never: what it needs of the stack is not for those who do not come here.
+    #[inline(never)]
     pub(crate) fn ask(&self, key: &K, given: Option<PlanId>, ask: Ask<'_>, time: impl Time) -> Decision {
         let Inner { current, store, .. } = &*self.inner;
         // Only the first instant may be behind. What is given back where a later quota denies is worth what it is at one that
