@@ -167,15 +167,13 @@ impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Limiter<K, S, T> {
     // two ways to an answer meet before it is returned.
     #[inline(always)]
     pub(crate) fn take(&self, key: &K, given: Option<PlanId>, cost: u64, time: impl Time) -> Decision {
-        if let Some(policy) = self.inner.current.only() {
-            match self.take_by(policy, 0, key, given, cost, &time) {
-                Some((true, seen)) => return Decision::Allow(Allow::alone(seen)),
-                Some((false, seen)) if !time.doubts(&seen) => return Decision::Deny(Deny::alone(seen)),
-                Some(_) => return self.take_later(key, given, cost, time.latest()),
-                None => {}
-            }
+        let Some(policy) = self.inner.current.only() else { return self.take_later(key, given, cost, time) };
+        match self.take_by(policy, 0, key, given, cost, &time) {
+            Some((true, seen)) => Decision::Allow(Allow::alone(seen)),
+            Some((false, seen)) if !time.doubts(&seen) => Decision::Deny(Deny::alone(seen)),
+            Some(_) => self.take_later(key, given, cost, time.latest()),
+            None => self.take_rest(key, given, cost, time),
         }
-        self.take_later(key, given, cost, time)
     }
 
     /// The same by whatever policy is in force.
