@@ -7,7 +7,7 @@ usage() {
   cat <<'END'
 usage: scripts/benches.sh [PLOTS]
 
-Some 11 minutes on two cores, and 5 more where nothing is built yet. Prints tables in markdown to standard output,
+Some 9 minutes on two cores, and 5 more where nothing is built yet. Prints tables in markdown to standard output,
 progress to standard error, and draws the plots into the folder PLOTS, by default benches/plots. The figures themselves go to
 target/benches as JSON. For a machine that has nothing else to do.
 
