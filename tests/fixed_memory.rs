@@ -73,8 +73,9 @@ fn invented(count: u64) {
     for key in RESIDENT..RESIDENT + count {
         _ = limiter.check_at(&key, Now::ORIGIN).is_allowed();
     }
-    let after = in_use() - known.capacity() * size_of::<u64>();
-    assert!(after < empty + 10_000, "{} bytes more", after - empty);
+    // What runs the tests may have let go of something of its own meanwhile.
+    let more = (in_use() - known.capacity() * size_of::<u64>()).saturating_sub(empty);
+    assert!(more < 10_000, "{more} bytes more");
     for key in &known {
         assert_eq!(limiter.check_cost_at(key, 2, Now::ORIGIN).remaining(), 0, "{key}");
         assert!(limiter.check_at(key, Now::ORIGIN).is_denied(), "{key}");
@@ -82,7 +83,7 @@ fn invented(count: u64) {
     let stats = limiter.stats();
     assert_eq!(stats.evictions, 0);
     assert_eq!(stats.keys + stats.overflow, RESIDENT + count);
-    println!("{count} keys invented: {stats:?}, {} bytes more", after - empty);
+    println!("{count} keys invented: {stats:?}, {more} bytes more");
 }
 
 #[test]
