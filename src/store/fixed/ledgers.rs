@@ -273,11 +273,11 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone + 'static> Store<K> for WithLedgers
                 return if moved { Some(true) } else { beside.move_use(key, plans, by, at, is_current) };
             }
             (true, false) => {
+                let backoff = Backoff::new();
                 while let Some(way) = table.live(hash, tag_of(hash, by.from.index)) {
                     if !is_current() {
                         return None;
                     }
-                    let backoff = Backoff::new();
                     if !table.renew(way, plans) {
                         backoff.snooze();
                         continue;
