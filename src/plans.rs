@@ -201,6 +201,14 @@ impl Plans {
         self.plans.get(usize::from(index)).unwrap_or(&self.default)
     }
 
+    /// Has a request that entered on the plan of that index `leave`, which counts one less in flight on a plan of the key whose
+    /// index is one of those that it is given: on that plan; or, since it was removed, on one that has gone where it went; or
+    /// wherever the key was moved.
+    pub(crate) fn leave_in_turn(&self, plan: u16, leave: impl Fn(&dyn Fn(u16) -> bool) -> bool) -> bool {
+        let went_to = self.get(plan).index;
+        leave(&|index| index == plan) || leave(&|index| self.get(index).index == went_to) || leave(&|_| true)
+    }
+
     /// The plans that there are.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<PlanTicks>> {
         self.plans.iter().enumerate().filter(|(index, plan)| usize::from(plan.index) == *index).map(|(_, plan)| plan)

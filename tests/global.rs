@@ -40,6 +40,7 @@ over_both!(
     a_plan_that_gets_its_first_global_quota_and_loses_it_again_keeps_what_was_used,
     what_is_moved_to_and_from_a_plan_with_a_global_quota_is_used,
     the_keys_of_a_plan_that_goes_bring_their_use_to_one_of_the_other_kind,
+    a_place_in_flight_is_given_back_where_its_plan_went,
     totals_are_exact_while_keys_go_in_and_out_of_the_table,
 );
 
@@ -403,6 +404,30 @@ fn the_keys_of_a_plan_that_goes_bring_their_use_to_one_of_the_other_kind<T: Kind
         assert_eq!((own(&limiter, "alice"), goes.peek_all("alice")[0].remaining()), (6, 6));
         assert!(acquire(&limiter, "alice", 1).is_allowed());
         assert_eq!((own(&limiter, "alice"), limiter.len()), (5, 1));
+    }
+}
+
+/// The place was taken in the one place, and is given back in the other, where its plan went.
+fn a_place_in_flight_is_given_back_where_its_plan_went<T: Kind>() {
+    let fleet = fleet(&MemoryAuthority::new());
+    let local = || Plan::new([Quota::per_hour(10)]).in_flight(2);
+    let global = || local().global(ten());
+    for kinds in [[local(), local(), global()], [local(), global(), global()], [local(), global(), local()]] {
+        let mut policies = ["trial", "team", "pro"]
+            .into_iter()
+            .zip(kinds)
+            .map(|(name, plan)| Policy::new().plan("free", local()).plan(name, plan).default_plan(name));
+        let limiter = T::roomy(Limiter::builder().fleet(&fleet).policy(policies.next().unwrap()), 100).unwrap();
+        let left = || limiter.peek_all("alice").iter().find(|one| one.name() == "in flight").map(|one| one.remaining());
+        let free = limiter.plan("free").unwrap();
+        let _stays = free.enter("alice").unwrap();
+        let leaves = limiter.enter("alice").unwrap();
+        for policy in policies {
+            limiter.reload(policy).unwrap();
+            assert_eq!(left(), Some(1));
+        }
+        drop(leaves);
+        assert_eq!((free.peek_all("alice").last().map(|one| one.remaining()), left()), (Some(1), Some(2)));
     }
 }
 

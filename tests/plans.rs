@@ -25,6 +25,7 @@ over_both!(
     shadow_mode_never_denies_and_counts,
     an_unlimited_plan_keeps_nothing,
     a_request_in_flight_keeps_its_key,
+    a_place_is_given_back_where_its_plan_went,
 );
 
 fn secs(seconds: u64) -> Now {
@@ -233,6 +234,27 @@ fn a_request_in_flight_keeps_its_key<T: Kind>() {
     assert_eq!(limiter.enter_costs_at("alice", &request, secs(20_000)).unwrap_err().reason(), Reason::InFlight);
     drop(again);
     assert!(limiter.enter_costs_at("alice", &request, secs(20_000)).is_ok());
+}
+
+/// A plan that is gone, and then the one that its keys went to: the place is given back where its key is now, and not on
+/// another plan on which the key has requests in flight as well.
+fn a_place_is_given_back_where_its_plan_went<T: Kind>() {
+    let plan = || Plan::new([Quota::per_hour(10)]).in_flight(2);
+    let policy = |default: &str| Policy::new().plan("free", plan()).plan(default, plan()).default_plan(default);
+    for is_seen_on_the_way in [false, true] {
+        let limiter = T::make(Limiter::builder().policy(policy("trial"))).unwrap();
+        let left = || limiter.peek_all("alice").last().map(|one| one.remaining());
+        let free = limiter.plan("free").unwrap();
+        let _stays = free.enter("alice").unwrap();
+        let leaves = limiter.enter("alice").unwrap();
+        limiter.reload(policy("team")).unwrap();
+        if is_seen_on_the_way {
+            assert_eq!(left(), Some(1));
+        }
+        limiter.reload(policy("pro")).unwrap();
+        drop(leaves);
+        assert_eq!((free.peek_all("alice").last().map(|one| one.remaining()), left()), (Some(1), Some(2)));
+    }
 }
 
 /// Without room for them, newcomers share the buckets and the places of their plan, and not those of another.

@@ -506,9 +506,9 @@ impl<K: Key + ?Sized, S: BuildHasher + 'static> Store<K> for FixedStore<S> {
 
     fn leave(&self, key: &K, plans: &Plans, plan: u16) -> bool {
         let hash = self.hasher.hash_one(key);
-        self.leave_on(hash, plan) || {
+        self.leave_on(hash, |index| index == plan) || {
             let _latch = self.latch(hash);
-            self.leave_any(hash, plans, plan)
+            plans.leave_in_turn(plan, |is_meant| self.leave_on(hash, is_meant))
         }
     }
 

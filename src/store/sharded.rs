@@ -167,6 +167,17 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone + 'static> ShardedStore<K, S> {
             .map(|(_, state)| f(state.get(), resident(hash)))
     }
 
+    /// Locks the shard of `key` for reading, and hands `f` what counts one request of it less in flight, on a plan whose index
+    /// satisfies what that is given, if there is one.
+    fn for_leaving(&self, key: &K, f: impl FnOnce(&dyn Fn(&dyn Fn(u16) -> bool) -> bool) -> bool) -> bool {
+        let hash = self.map.hasher().hash_one(key);
+        let shard = self.map.shards()[self.map.determine_shard(hash as usize)].read();
+        f(&|is_meant| {
+            let left = |state: &KeyState| is_meant(state.plan()) && state.leave();
+            shard.get(hash, |(known, state)| known.borrow() == key && left(state.get())).is_some()
+        })
+    }
+
     /// Locks the shard of `key` for writing, carries its states over to the version of `plans`, and hands the shard with the
     /// hash of the key to `f`. `None` if `is_current` finds that this version is not the current one any more.
     fn with_shard<R>(
@@ -355,15 +366,8 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone + 'static> Store<K> for ShardedStor
     }
 
     fn leave(&self, key: &K, plans: &Plans, plan: u16) -> bool {
-        let hash = self.map.hasher().hash_one(key);
         // One lock for all looks: the key is moved under that for writing.
-        let shard = self.map.shards()[self.map.determine_shard(hash as usize)].read();
-        let leave = |is_meant: &dyn Fn(u16) -> bool| {
-            let left = |state: &KeyState| is_meant(state.plan()) && state.leave();
-            shard.get(hash, |(known, state)| known.borrow() == key && left(state.get())).is_some()
-        };
-        let went_to = plans.get(plan).index;
-        leave(&|index| index == plan) || leave(&|index| index == went_to) || leave(&|_| true)
+        self.for_leaving(key, |leave| plans.leave_in_turn(plan, leave))
     }
 
     #[cfg(all(feature = "global", not(loom)))]

@@ -306,14 +306,13 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone + 'static> Store<K> for WithLedgers
 
     fn leave(&self, key: &K, plans: &Plans, plan: u16) -> bool {
         let hash = Store::<K>::hash(&self.table, key);
-        let beside = |latched: bool| {
-            let is_there =
-                |beside: &ShardedStore<K, S>| latched || !plans.get(plan).shared.is_empty() && beside.has(key, plan);
-            self.beside.as_ref().filter(|beside| is_there(beside)).is_some_and(|beside| beside.leave(key, plans, plan))
+        let leave = |is_meant: &dyn Fn(u16) -> bool| {
+            self.table.leave_on(hash, is_meant)
+                || self.beside.as_ref().is_some_and(|beside| beside.leave_on(key, is_meant))
         };
-        self.table.leave_on(hash, plan) || beside(false) || {
+        leave(&|index| index == plan) || {
             let _latch = self.table.latch(hash);
-            self.table.leave_any(hash, plans, plan) || beside(true)
+            plans.leave_in_turn(plan, leave)
         }
     }
 

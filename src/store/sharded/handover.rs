@@ -16,6 +16,11 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone + 'static> ShardedStore<K, S> {
         self.find(self.hash(key), key, plan, |_, _| ()).is_some()
     }
 
+    /// Counts one request of `key` less in flight on a plan whose index `is_meant`, if there is one.
+    pub(crate) fn leave_on(&self, key: &K, is_meant: &dyn Fn(u16) -> bool) -> bool {
+        self.for_leaving(key, |leave| leave(is_meant))
+    }
+
     /// Shows the state of `key` on the plan of that index, by the version of `plans`, to `take`, and drops it if that says so:
     /// true then. Nobody else sees it meanwhile. `None` if `is_current` finds that this version is not the current one any more.
     pub(crate) fn hand_over(
