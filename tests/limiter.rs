@@ -90,6 +90,33 @@ fn seeds_differ_from_limiter_to_limiter() {
     assert_eq!(hashes.len(), 100);
 }
 
+/// Whatever a string's hash leaves out, of the kinds of key that have it among others.
+#[test]
+fn keys_that_run_into_each_other_have_hashes_of_their_own() {
+    use std::hash::{BuildHasher, Hash};
+
+    fn distinct<K: Hash>(keys: impl IntoIterator<Item = K>) {
+        let state = tollgate::RandomState::new();
+        let mut hashes = HashSet::new();
+        assert!(keys.into_iter().all(|key| hashes.insert(state.hash_one(key))));
+    }
+
+    let texts = ["", "a", "ab", "b", "c", "bc", "abc", "\0"];
+    let numbers = [0_u8, 1, 5, 0xFE, 0xFF];
+    let with = |text: &'static str| numbers.map(|number| (text, number));
+    let state = tollgate::RandomState::new();
+    assert!(texts.iter().all(|text| state.hash_one(text) == state.hash_one(text.to_string())));
+    distinct(texts);
+    distinct(texts.iter().flat_map(|text| texts.map(|other| (text, other))));
+    distinct(texts.iter().flat_map(|text| with(text)));
+    distinct(texts.iter().flat_map(|text| with(text)).map(|(text, number)| (number, text)));
+    let pairs = numbers.iter().flat_map(|one| numbers.map(|other| (*one, other)));
+    distinct(pairs.clone().flat_map(|(one, other)| texts.map(|text| (text, one, other))));
+    distinct(pairs.clone().flat_map(|(one, other)| texts.map(|text| (text.as_bytes().to_vec(), one, other))));
+    distinct(pairs.flat_map(|(one, other)| [[1_u8, 2], [2, 0xFF]].map(|bytes| (bytes, one, other))));
+    distinct((0..=0xFF_u8).flat_map(|number| [vec![number], vec![number, 0xFF], vec![0xFF, 0xFF, number]]));
+}
+
 fn a_check_that_can_take_nothing_leaves_no_key_behind<T: Kind>() {
     let limiter = T::of(Quota::per_hour(3));
     assert!(limiter.check_cost("a", 0).is_allowed());
