@@ -5,7 +5,6 @@ mod coarse;
 
 use std::time::Instant;
 
-use crate::decision::Seen;
 use crate::ticks::{MAX_NOW, Now, PER_NANO};
 
 #[cfg(not(loom))]
@@ -167,8 +166,8 @@ pub(crate) trait Time {
     /// The time, which no instant that was read before is later than.
     fn latest(&self) -> Now;
 
-    /// Whether a denial by what was `seen` is to be taken again at the [latest](Self::latest) time.
-    fn doubts(&self, seen: &Seen) -> bool;
+    /// Whether a denial that stands for so many ticks is to be taken again at the [latest](Self::latest) time.
+    fn doubts(&self, stands_for: u64) -> bool;
 }
 
 impl Time for &Clock {
@@ -183,12 +182,12 @@ impl Time for &Clock {
     }
 
     #[inline]
-    fn doubts(&self, seen: &Seen) -> bool {
+    fn doubts(&self, stands_for: u64) -> bool {
         match &self.0 {
             #[cfg(not(loom))]
-            Source::Coarse(clock) => clock.doubts(seen),
+            Source::Coarse(clock) => clock.doubts(stands_for),
             _ => {
-                _ = seen;
+                _ = stands_for;
                 false
             }
         }
@@ -207,7 +206,7 @@ impl Time for Now {
     }
 
     #[inline]
-    fn doubts(&self, _: &Seen) -> bool {
+    fn doubts(&self, _: u64) -> bool {
         false
     }
 }
