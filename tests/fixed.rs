@@ -1,6 +1,7 @@
 //! What the fixed store does differently from the one that grows, and what only it can get wrong.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a helper that meets the unexpected stops the test")]
 
+use std::hash::{BuildHasher, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
@@ -45,6 +46,54 @@ fn the_eighth_of_a_set_of_seven_is_in_overflow() {
     assert_eq!((limiter.len(), limiter.stats().overflow), (7, 5));
     // Who is known is decided as before.
     assert_eq!(limiter.peek_at(&0, secs(5.0)).remaining(), 5);
+}
+
+/// A hash is the number itself: of the byte by which a way is found, callers choose what they like.
+#[derive(Clone, Default)]
+struct Chosen(u64);
+
+impl BuildHasher for Chosen {
+    type Hasher = Self;
+
+    fn build_hasher(&self) -> Self {
+        Self(0)
+    }
+}
+
+impl Hasher for Chosen {
+    fn write(&mut self, _: &[u8]) {
+        unimplemented!("keys are numbers")
+    }
+
+    fn write_u64(&mut self, n: u64) {
+        self.0 = n;
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
+/// The byte is the same for all, or that of a way that nobody has, or the next one, which a borrow makes look like it.
+#[test]
+fn keys_of_one_mark_are_told_apart() {
+    for marks in [[0; 8], [1; 8], [0xFF; 8], [0, 1, 0, 1, 0, 1, 0, 1], [1, 0, 2, 1, 0, 0x80, 0x81, 0]] {
+        let key = |n: u64| n << 32 | marks[n as usize] << 16;
+        let builder = Limiter::builder().quota(Quota::per_second(1).burst(10)).keys::<u64>().hasher(Chosen::default());
+        let limiter = builder.fixed(4).build().unwrap();
+        for n in 0..7 {
+            assert!(limiter.check_cost_at(&key(n), n + 1, Now::ORIGIN).is_allowed());
+        }
+        assert_eq!((limiter.len(), limiter.stats().overflow), (7, 0));
+        for n in 0..7 {
+            assert_eq!(limiter.peek_at(&key(n), Now::ORIGIN).remaining(), 9 - n, "of {n} with {marks:?}");
+        }
+        // The first is idle at 1 s, and makes room for one of another mark.
+        assert!(limiter.check_cost_at(&key(7), 8, secs(1.5)).is_allowed());
+        let left = [10, 9, 8, 7, 6, 5, 4, 2];
+        assert_eq!([0, 1, 2, 3, 4, 5, 6, 7].map(|n| limiter.peek_at(&key(n), secs(1.5)).remaining()), left);
+        assert_eq!((limiter.len(), limiter.stats().evictions), (7, 1));
+    }
 }
 
 /// Also of a set that has never had anybody in overflow.

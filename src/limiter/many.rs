@@ -86,6 +86,9 @@ impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Limiter<K, S, T> {
                 *hash = store.hash(check.key);
                 store.prefetch(*hash);
             }
+            for hash in &hashes[..checks.len()] {
+                store.prefetch_next(*hash);
+            }
             // Not by `into_iter`, which moves the array first, and waits for what was just written.
             for (&hash, check) in hashes.iter().zip(checks) {
                 let wish = policy.simple_of(check.key, None).and_then(|simple| simple.wish(check.cost, version));

@@ -2,7 +2,14 @@
 //!
 //! A key is a 64-bit hash. It has two candidate *sets* of seven *ways* each. A way is a tag, which is 47 bits of the hash and
 //! the index of the plan, and a word for each quota that a plan may have. Tags and first words of a set lie in one aligned
-//! block of 128 bytes with what the set has in common; further words, for plans of several quotas, in blocks of their own.
+//! block of 128 bytes with what its checks have in common; further words, for plans of several quotas, in blocks of their own;
+//! and what only newcomers need, apart from these in a *gate*.
+//!
+//! # Marks
+//!
+//! A byte of each tag, its *mark*, stands in a word of the set, so that one comparison finds the ways that may have a tag. It is
+//! no more than a hint: the tag has the say. Who holds a way changes its mark just before its tag, and nobody else does. So
+//! whoever sees neither yet, or the mark of another life, finds nobody, and looks again under the latch that newcomers have.
 //!
 //! # Words
 //!
@@ -12,11 +19,11 @@
 //!
 //! # Known keys
 //!
-//! A caller finds the tag in its first set or its second, reads the word, and reads the tag again: the word is then of this
-//! key. A denial writes nothing. A take swaps the word, and reads the tag once more: if that has changed, it can't tell
-//! whose word it has moved on, and decides again, at worst at the cost of a unit of somebody else's; it is never admitted for
-//! free. Nobody who is known waits for anybody, but where a plan has several quotas: then a check of an *idle* key waits for
-//! a newcomer that is about to take its place.
+//! A caller finds a way by its mark in its first set or its second, reads the word, and then the tag: if that is right, the
+//! word is of this key. A denial writes nothing. A take swaps the word, and reads the tag once more: if that has changed, it
+//! can't tell whose word it has moved on, and decides again, at worst at the cost of a unit of somebody else's; it is never
+//! admitted for free. Nobody who is known waits for anybody, but where a plan has several quotas: then a check of an *idle* key
+//! waits for a newcomer that is about to take its place.
 //!
 //! Could a word be read in one life of a way and swapped in a later one in which it has come to the same value, and the tag
 //! have come back as well? A new life starts at the time of the claim or later, which is after all of the old one, and `tat`
@@ -26,11 +33,11 @@
 //!
 //! # Newcomers
 //!
-//! A newcomer takes the *latch* of its first set, so that there is one newcomer of a key at a time; others for that set wait.
-//! It looks again, then claims an empty way or an idle one, in the first set while at most three of its ways are in use, else
-//! in that with fewer: what is idle equals a fresh bucket, and nothing is lost with it. A way is *claimed* by swapping each
-//! idle word for `TAKEN`, the first word last: from then on it is nobody's. If one of them is not idle any more, the others
-//! are put back. Then the tag is written, and the words, the first one last: whoever sees it sees the others.
+//! A newcomer takes the *latch* in the gate of its first set, so that there is one newcomer of a key at a time; others for that
+//! set wait. It looks again, then claims an empty way or an idle one, in the first set while at most three of its ways are in
+//! use, else in that with fewer: what is idle equals a fresh bucket, and nothing is lost with it. A way is *claimed* by
+//! swapping each idle word for `TAKEN`, the first word last: from then on it is nobody's. If one of them is not idle any more,
+//! the others are put back. Then the tag is written, and the words, the first one last: whoever sees it sees the others.
 //!
 //! Each set has a *floor*, the latest instant that a way of it was claimed at, raised before the claim. New buckets are full
 //! from the floors of both sets on and not before, so that a clock that goes backwards finds no fresh bucket for a key
@@ -79,7 +86,7 @@ use carry::is_in_time;
 #[cfg(feature = "global")]
 use ledgers::WithLedgers;
 use state::FixedState;
-use way::{Latch, More, Set, Way, parity_of, tag_of, words};
+use way::{Gate, Latch, More, Set, Way, parity_of, tag_of, words};
 
 /// Ways of a set. Models have one, or no model would end.
 const WAYS: usize = if cfg!(loom) { 1 } else { 7 };
@@ -111,8 +118,8 @@ const LIVES: u64 = !COUNT & !(PARITY | 1 << 63);
 /// # Trade-offs
 ///
 /// - **Its memory is taken when it is made**, for the number of keys that are *active* at once, which is those that are not idle:
-///   128 bytes for a set of seven keys, 60 % of which are expected to be in use, and 8 beside it: 32.4 bytes for each key that is
-///   expected, whatever a key is. Plans of two or three quotas take 128 bytes more for each set, 62.9 bytes a key, and so on for
+///   128 bytes for a set of seven keys, 60 % of which are expected to be in use, and 16 beside it: 34.3 bytes for each key that is
+///   expected, whatever a key is. Plans of two or three quotas take 128 bytes more for each set, 64.8 bytes a key, and so on for
 ///   each further two; a limit of requests in flight counts as a quota.
 /// - **With as many keys as expected, practically all have buckets of their own**; with a sixth more, some 20 in a million have
 ///   none, with a third more a thousandth. They share the overflow buckets of their plan, as everybody does in the default store
@@ -180,8 +187,8 @@ pub struct FixedStore<S> {
     sets: Box<[Set]>,
     /// The second and third words of the ways of each set, then the fourth and fifth of each, and so on.
     more: Box<[More]>,
-    /// By set: until when newcomers to it inherit the debt of the overflow.
-    overs: Box<[AtomicU64]>,
+    /// By set.
+    gates: Box<[Gate]>,
     /// How many quotas a plan may have.
     quotas: usize,
     /// Which word counts requests in flight, if one does.
@@ -208,7 +215,7 @@ impl<S> FixedStore<S> {
     fn new(hasher: S, keys: u64, quotas: usize, in_flight: bool) -> Result<Self, BuildError> {
         let count = (u128::from(keys) * 10_000).div_ceil(u128::from(LOAD) * WAYS as u128);
         let blocks = (quotas + usize::from(in_flight)) / 2;
-        let bytes = count * (128 * (1 + blocks as u128) + 8);
+        let bytes = count * (128 * (1 + blocks as u128) + 16);
         let none = || BuildError::NoMemory { bytes: u64::try_from(bytes).unwrap_or(u64::MAX) };
         let count = usize::try_from(count).map_err(|_| none())?;
         let more = count.checked_mul(blocks).ok_or_else(none)?;
@@ -216,7 +223,7 @@ impl<S> FixedStore<S> {
             hasher,
             sets: filled(count, Set::new).ok_or_else(none)?,
             more: filled(more, || More([words(), words()])).ok_or_else(none)?,
-            overs: filled(count, || AtomicU64::new(0)).ok_or_else(none)?,
+            gates: filled(count, Gate::new).ok_or_else(none)?,
             quotas,
             in_flight: in_flight.then_some(quotas),
             counts: CachePadded::new(Counts {
@@ -245,7 +252,7 @@ impl<S> FixedStore<S> {
 
     /// Whoever has this is the only one to bring, move, or take over the key of a hash.
     fn latch(&self, hash: u64) -> Latch<'_> {
-        self.sets[self.sets_of(hash).0].latch()
+        self.gates[self.sets_of(hash).0].latch()
     }
 
     fn way(&self, set: usize, way: usize, tag: u64) -> Way<'_> {
@@ -261,8 +268,8 @@ impl<S> FixedStore<S> {
     /// The way of that tag, unless it is taken.
     fn live(&self, hash: u64, tag: u64) -> Option<Way<'_>> {
         self.both(hash).find_map(|set| {
-            let way = self.way(set, self.sets[set].way_of(tag)?, tag);
-            way.load(0).map(|_| way)
+            let (way, word) = self.sets[set].find(tag)?;
+            (word != TAKEN).then(|| self.way(set, way, tag))
         })
     }
 
@@ -310,9 +317,15 @@ impl<K: Key + ?Sized, S: BuildHasher + 'static> Store<K> for FixedStore<S> {
 
     #[inline(always)]
     fn prefetch(&self, hash: u64) {
-        let set = &self.sets[self.sets_of(hash).0];
-        crate::sync::prefetch(&set.tags, 0);
-        crate::sync::prefetch(&set.tats, WAYS / 2);
+        self.sets[self.sets_of(hash).0].prefetch();
+    }
+
+    #[inline(always)]
+    fn prefetch_next(&self, hash: u64) {
+        let (first, second) = self.sets_of(hash);
+        if !self.sets[first].may_have(hash) {
+            self.sets[second()].prefetch();
+        }
     }
 
     #[inline(always)]
@@ -328,23 +341,19 @@ impl<K: Key + ?Sized, S: BuildHasher + 'static> Store<K> for FixedStore<S> {
         let (parity, tag) = (parity_of(version), tag_of(hash, plan));
         let (first, second) = self.sets_of(hash);
         let mut set = &self.sets[first];
-        let way = match set.way_of(tag) {
-            Some(way) => way,
+        let mut refunds = set.refunds.seen();
+        let (way, mut found) = match set.find(tag) {
+            Some(found) => found,
             None => {
                 set = &self.sets[second()];
-                set.way_of(tag)?
+                refunds = set.refunds.seen();
+                set.find(tag)?
             }
         };
         let (word, own) = (&set.tats[way], &set.tags[way]);
         // One new policy may have come, which has not changed the word then, or will; not two.
         let is_ours = || own.load(Ordering::Acquire) == tag && current().wrapping_sub(version) <= 1;
         loop {
-            let refunds = set.refunds.seen();
-            // As in `Way`, whose ways these are.
-            let found = word.load(Ordering::Acquire);
-            if own.load(Ordering::Acquire) != tag {
-                return None;
-            }
             let now = quota.at(time.now());
             let tat = found ^ parity;
             let seen = |tat| Seen { quota, tat, now, cost, refunds, id: resident(hash), plan, source: Source::Local };
@@ -353,6 +362,12 @@ impl<K: Key + ?Sized, S: BuildHasher + 'static> Store<K> for FixedStore<S> {
             };
             if word.compare_exchange_weak(found, next ^ parity, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
                 return is_ours().then(|| (true, seen(next)));
+            }
+            refunds = set.refunds.seen();
+            // As in `find`.
+            found = word.load(Ordering::Acquire);
+            if own.load(Ordering::Acquire) != tag {
+                return None;
             }
         }
     }
@@ -418,7 +433,7 @@ impl<K: Key + ?Sized, S: BuildHasher + 'static> Store<K> for FixedStore<S> {
                     state.full_no_earlier(floor);
                     let answer = f(FixedState::Apart(state), plan.home.id, now);
                     // While the overflow is locked: who carries it over finds it in here.
-                    self.overs[first].fetch_max(state.full_at(), Ordering::Release);
+                    self.gates[first].over.fetch_max(state.full_at(), Ordering::Release);
                     answer
                 })?;
                 crate::stats::count(&self.counts.overflow);
@@ -438,7 +453,8 @@ impl<K: Key + ?Sized, S: BuildHasher + 'static> Store<K> for FixedStore<S> {
     fn carry_all(&self, plans: &Plans) {
         plans.carry_overflow();
         let full_at = plans.overflow_full_at();
-        for over in self.overs.iter().filter(|over| over.load(Ordering::Acquire) > plans.at.ticks()) {
+        let overs = self.gates.iter().map(|gate| &gate.over);
+        for over in overs.filter(|over| over.load(Ordering::Acquire) > plans.at.ticks()) {
             over.fetch_max(full_at, Ordering::Release);
         }
         // Release: pairs with `may_owe`.

@@ -90,6 +90,9 @@ pub(crate) trait Store<K: Key + ?Sized>: 'static {
     /// Asks for the memory in which the key of a hash is most likely to be.
     fn prefetch(&self, hash: u64);
 
+    /// Asks for the memory in which the key of a hash is if it is not there, once that memory has come.
+    fn prefetch_next(&self, hash: u64);
+
     /// Takes what is wished for of a known key, whose hash that is: whether it is allowed, and what was seen. `None` if that takes
     /// more than a look: nothing is taken then, or what was taken stays so. `current` is the version that is in force.
     fn take_one(

@@ -232,6 +232,9 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone + 'static> Store<K> for ShardedStor
     fn prefetch(&self, _: u64) {}
 
     #[inline(always)]
+    fn prefetch_next(&self, _: u64) {}
+
+    #[inline(always)]
     fn take_one(
         &self,
         hash: u64,

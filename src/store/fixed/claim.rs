@@ -49,17 +49,17 @@ impl<S> FixedStore<S> {
             let ((is_used, _), way) = idle.min()?;
             tried[way] = true;
             if is_used {
-                self.sets[set].raise_floor(now);
+                self.gates[set].raise_floor(now);
             }
             let tag = self.sets[set].tags[way].load(Ordering::Relaxed);
-            if let Some(claimed) = self.claim(self.way(set, way, tag), now) {
+            if let Some(claimed) = self.claim(set, self.way(set, way, tag), now) {
                 return Some(claimed);
             }
         }
     }
 
     /// Takes all words of a way, if all of them are idle at the instant `now`.
-    pub(super) fn claim<'a>(&self, way: Way<'a>, now: u64) -> Option<Claimed<'a>> {
+    pub(super) fn claim<'a>(&self, set: usize, way: Way<'a>, now: u64) -> Option<Claimed<'a>> {
         let mut words = [0; MAX_WORDS];
         // The first word last: until it is taken, the way is whose it was.
         for n in (1..self.words()).chain([0]) {
@@ -75,7 +75,7 @@ impl<S> FixedStore<S> {
         // If it has changed hands and looked the same, nothing was taken from it since, but it was somebody's.
         let tag = way.set.tags[way.way].load(Ordering::Relaxed);
         if tag != way.tag {
-            way.set.raise_floor(now);
+            self.gates[set].raise_floor(now);
         }
         Some(Claimed { way: Way { tag, ..way }, words })
     }
@@ -93,9 +93,10 @@ impl<S> FixedStore<S> {
     /// Opens a way that was claimed, for whoever looks for `tag`.
     pub(super) fn open(&self, claimed: &Claimed<'_>, tag: u64) {
         let Claimed { way, words } = claimed;
-        // Release: pairs with the loads in `Way`. The tag before the words, and the first word last.
-        way.set.tags[way.way].store(tag, Ordering::Release);
+        // The tag before the words, and the first word last.
+        way.set.put_tag(way.way, tag);
         for n in (0..self.words()).rev() {
+            // Release: pairs with the loads in `Way`.
             way.word(n).store(words[n], Ordering::Release);
         }
     }
@@ -157,13 +158,13 @@ impl<S> FixedStore<S> {
     pub(super) fn may_owe(&self, set: usize, plans: &Plans) -> u64 {
         // Acquire: pairs with the store in `carry_all`, after which the instants are those of this version.
         let is_carried = self.counts.carried.load(Ordering::Acquire) >= plans.version;
-        let over = self.overs[set].load(Ordering::Acquire);
+        let over = self.gates[set].over.load(Ordering::Acquire);
         if is_carried || over <= plans.at.ticks() { over } else { u64::MAX }
     }
 
     /// When a bucket of a newcomer to these sets is full, at the earliest.
     pub(super) fn floor(&self, hash: u64) -> u64 {
-        self.both(hash).map(|set| self.sets[set].floor()).max().unwrap_or(0)
+        self.both(hash).map(|set| self.gates[set].floor()).max().unwrap_or(0)
     }
 }
 

@@ -202,6 +202,11 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone + 'static> Store<K> for WithLedgers
     }
 
     #[inline(always)]
+    fn prefetch_next(&self, hash: u64) {
+        Store::<K>::prefetch_next(&self.table, hash);
+    }
+
+    #[inline(always)]
     fn take_one(
         &self,
         hash: u64,

@@ -2,16 +2,24 @@
 
 use super::{PARITY, TAKEN, WAYS};
 use crate::refunds::Refunds;
-use crate::sync::{AtomicU64, Backoff, Ordering};
+use crate::sync::{AtomicU64, Backoff, Ordering, prefetch};
 
-/// What seven keys have in common, their tags, and the bucket of each, in one block of two cache lines.
+/// What seven keys have in common that checks need, their tags, and the bucket of each, in one block of two cache lines.
 #[repr(align(128))]
 pub(super) struct Set {
-    /// The floor, and in the lowest bit whether a newcomer has the latch.
-    pub(super) head: AtomicU64,
+    /// A byte of each way's tag, by which to find it.
+    marks: AtomicU64,
     pub(super) refunds: Refunds,
     pub(super) tags: [AtomicU64; WAYS],
     pub(super) tats: [AtomicU64; WAYS],
+}
+
+/// What newcomers to a set need beside it, out of the way of checks.
+pub(super) struct Gate {
+    /// The floor, and in the lowest bit whether a newcomer has the latch.
+    head: AtomicU64,
+    /// Until when newcomers inherit the debt of the overflow.
+    pub(super) over: AtomicU64,
 }
 
 /// Two further words of each way of a set.
@@ -24,19 +32,63 @@ pub(super) fn words() -> [AtomicU64; WAYS] {
 
 impl Set {
     pub(super) fn new() -> Self {
-        Self { head: AtomicU64::new(0), refunds: Refunds::in_life(0), tags: words(), tats: words() }
+        Self { marks: AtomicU64::new(0), refunds: Refunds::in_life(0), tags: words(), tats: words() }
     }
 
-    /// Which way has that tag, if one has.
-    // A mask, and no early exit: which way it is can't be foretold.
+    /// Asks for its memory.
     #[inline(always)]
-    pub(super) fn way_of(&self, tag: u64) -> Option<usize> {
-        let mut mask = 0_u32;
-        for (way, own) in self.tags.iter().enumerate() {
-            // Relaxed: it is read again once the word is.
-            mask |= u32::from(own.load(Ordering::Relaxed) == tag) << way;
+    pub(super) fn prefetch(&self) {
+        prefetch(&self.tags, 0);
+        prefetch(&self.tats, WAYS / 2);
+    }
+
+    /// Whether the key of a hash may be here, on any plan.
+    #[inline(always)]
+    pub(super) fn may_have(&self, hash: u64) -> bool {
+        self.alike(tag_of(hash, 0)) & ALL_WAYS != 0
+    }
+
+    /// The highest bit of the byte of each way whose mark is that of a tag, and perhaps of some above.
+    #[inline(always)]
+    fn alike(&self, tag: u64) -> u64 {
+        // Relaxed: who does not see a newcomer's mark yet does not know it, and looks again with the latch.
+        let differing = self.marks.load(Ordering::Relaxed) ^ (mark_of(tag) * EACH_BYTE);
+        differing.wrapping_sub(EACH_BYTE) & !differing & (EACH_BYTE << 7)
+    }
+
+    /// The way that has that tag, with its first word, if there is one.
+    // Which way it is can't be foretold: so there is no branch for each, and one look at all marks in place of seven at tags.
+    #[inline(always)]
+    pub(super) fn find(&self, tag: u64) -> Option<(usize, u64)> {
+        let mut alike = self.alike(tag);
+        while alike != 0 {
+            let way = alike.trailing_zeros() as usize / 8;
+            // Acquire: pairs with the store by a newcomer, and keeps the look at the tag behind it.
+            let word = self.tats.get(way)?.load(Ordering::Acquire);
+            // Acquire: as in `Way::has_left`.
+            if self.tags[way].load(Ordering::Acquire) == tag {
+                return Some((way, word));
+            }
+            alike &= alike - 1;
         }
-        (mask != 0).then(|| mask.trailing_zeros() as usize)
+        None
+    }
+
+    /// Makes `tag` that of a way, which the caller has taken.
+    pub(super) fn put_tag(&self, way: usize, tag: u64) {
+        // Relaxed: nobody else changes the tag or the mark of this way.
+        let change = mark_of(self.tags[way].load(Ordering::Relaxed)) ^ mark_of(tag);
+        if change != 0 {
+            self.marks.fetch_xor(change << (8 * way), Ordering::Relaxed);
+        }
+        // Release: pairs with the loads in `Way`.
+        self.tags[way].store(tag, Ordering::Release);
+    }
+}
+
+impl Gate {
+    pub(super) fn new() -> Self {
+        Self { head: AtomicU64::new(0), over: AtomicU64::new(0) }
     }
 
     /// The latest instant that one of the ways was claimed at.
@@ -62,13 +114,24 @@ impl Set {
 }
 
 /// Whoever has this is the only newcomer to the keys whose first set it is.
-pub(super) struct Latch<'a>(&'a Set);
+pub(super) struct Latch<'a>(&'a Gate);
 
 impl Drop for Latch<'_> {
     fn drop(&mut self) {
         // Release: pairs with `latch`.
         self.0.head.fetch_and(!1, Ordering::Release);
     }
+}
+
+/// The bytes of the marks that belong to a way.
+const ALL_WAYS: u64 = u64::MAX >> (64 - 8 * WAYS);
+
+/// 1 in each byte.
+const EACH_BYTE: u64 = u64::MAX / 0xFF;
+
+/// Of a tag, the byte that is its mark: of the hash what neither chooses the set nor is far from random.
+const fn mark_of(tag: u64) -> u64 {
+    tag >> 32 & 0xFF
 }
 
 /// What tells the key of a hash from others of its sets, on the plan of that index. None is 0.
