@@ -244,13 +244,11 @@ impl<'a, St: State> Key<'a, St> {
 
     /// The allow, with the numbers of the quota that allows the same again the fewest times.
     fn allowed(self, now: Now, taken: &AllTaken, source: Source) -> Verdict {
-        let mut tightest: Option<(Left, usize)> = None;
-        for ((n, quota), taken) in self.plan.ticks().enumerate().zip(taken) {
-            let left = Left::of(quota, taken, now);
-            if tightest.is_none_or(|(least, _)| left.is_less(least)) {
-                tightest = Some((left, n));
-            }
-        }
+        // By `fold`, which goes through the two kinds of quota one after the other: with `for`, each step asks which it is.
+        let tightest = self.plan.ticks().enumerate().fold(None, |tightest: Option<(Left, usize)>, (n, quota)| {
+            let left = Left::of(quota, &taken[n], now);
+            if tightest.is_none_or(|(least, _)| left.is_less(least)) { Some((left, n)) } else { tightest }
+        });
         let seen = match (tightest, self.plan.in_flight) {
             (Some((_, n)), _) => self.seen(n, now, taken),
             (None, Some(limit)) => Seen { id: self.id, ..Seen::places(limit, self.state.in_flight(), self.plan.index) },

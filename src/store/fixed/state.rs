@@ -27,6 +27,7 @@ pub(crate) enum FixedState<'a> {
 }
 
 impl State for FixedState<'_> {
+    #[inline(always)]
     fn is_of(self, version: u64) -> bool {
         match self {
             Self::Own { places, parity, .. } => {
@@ -36,6 +37,7 @@ impl State for FixedState<'_> {
         }
     }
 
+    #[inline(always)]
     fn tat(self, n: usize) -> u64 {
         match self {
             Self::Own { way, places, parity, .. } => {
@@ -45,6 +47,7 @@ impl State for FixedState<'_> {
         }
     }
 
+    #[inline(always)]
     fn refunds(self, n: usize) -> RefundsSeen {
         match self {
             Self::Own { way, .. } => way.set.refunds.seen(),
@@ -52,6 +55,7 @@ impl State for FixedState<'_> {
         }
     }
 
+    #[inline(always)]
     fn draw(self, n: usize, demand: &Demand, mut tat: u64, now: u64) -> Result<u64, u64> {
         let (way, place, parity) = match self {
             Self::Own { way, places, parity, .. } => (way, usize::from(places[n]), parity),

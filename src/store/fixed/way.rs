@@ -161,7 +161,7 @@ pub(crate) struct Way<'a> {
 }
 
 impl<'a> Way<'a> {
-    #[inline]
+    #[inline(always)]
     pub(super) fn word(self, n: usize) -> &'a AtomicU64 {
         match n {
             0 => &self.set.tats[self.way],
@@ -170,13 +170,14 @@ impl<'a> Way<'a> {
     }
 
     /// Whether it is somebody else's.
-    #[inline]
+    #[inline(always)]
     pub(super) fn has_left(self) -> bool {
         // Acquire: pairs with the store of the tag by a newcomer. Who still sees the old tag has read words of the old life.
         self.set.tags[self.way].load(Ordering::Acquire) != self.tag
     }
 
     /// The n-th word, unless it is taken or somebody else's.
+    #[inline(always)]
     pub(super) fn load(self, n: usize) -> Option<u64> {
         // Acquire: pairs with the store by a newcomer, and keeps the look at the tag behind it.
         let word = self.word(n).load(Ordering::Acquire);
@@ -200,6 +201,7 @@ impl<'a> Way<'a> {
         false
     }
 
+    #[inline(always)]
     pub(super) fn exchange(self, n: usize, word: u64, next: u64) -> bool {
         // AcqRel: what was read before is of the life that the word is of, and who sees the new word sees that life.
         self.word(n).compare_exchange(word, next, Ordering::AcqRel, Ordering::Relaxed).is_ok()
