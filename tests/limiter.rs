@@ -101,7 +101,7 @@ fn keys_that_run_into_each_other_have_hashes_of_their_own() {
         assert!(keys.into_iter().all(|key| hashes.insert(state.hash_one(key))));
     }
 
-    let texts = ["", "a", "ab", "b", "c", "bc", "abc", "\0"];
+    let texts = ["", "a", "ab", "b", "c", "bc", "abc"];
     let numbers = [0_u8, 1, 5, 0xFE, 0xFF];
     let with = |text: &'static str| numbers.map(|number| (text, number));
     let state = tollgate::RandomState::new();
