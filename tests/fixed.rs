@@ -384,9 +384,9 @@ fn few_are_in_overflow_at_the_documented_load() {
         .map(|seed| {
             let limiter = Limiter::builder().quota(Quota::per_hour(1)).keys::<u64>().fixed(keys).build().unwrap();
             for key in 0..keys {
-                assert!(
-                    limiter.check_at(&(seed << 32 | key), Now::ORIGIN).is_allowed() || limiter.stats().overflow > 1
-                );
+                let decision = limiter.check_at(&(seed << 32 | key), Now::ORIGIN);
+                // Where somebody was in overflow, whoever comes to his sets inherits his debt.
+                assert!(decision.is_allowed() || limiter.stats().overflow > 0, "{key} of {seed}: {decision}");
             }
             assert_eq!(limiter.stats().keys + limiter.stats().overflow, keys);
             limiter.stats().overflow
