@@ -167,7 +167,7 @@ pub(crate) trait Time {
     fn latest(&self) -> Now;
 
     /// Whether a denial that stands for so many ticks is to be taken again at the [latest](Self::latest) time.
-    fn doubts(&self, stands_for: u64) -> bool;
+    fn doubts(&self, stands_for: impl FnOnce() -> u64) -> bool;
 }
 
 impl Time for &Clock {
@@ -182,10 +182,10 @@ impl Time for &Clock {
     }
 
     #[inline]
-    fn doubts(&self, stands_for: u64) -> bool {
+    fn doubts(&self, stands_for: impl FnOnce() -> u64) -> bool {
         match &self.0 {
             #[cfg(not(loom))]
-            Source::Coarse(clock) => clock.doubts(stands_for),
+            Source::Coarse(clock) => clock.doubts(stands_for()),
             _ => {
                 _ = stands_for;
                 false
@@ -206,7 +206,7 @@ impl Time for Now {
     }
 
     #[inline]
-    fn doubts(&self, _: u64) -> bool {
+    fn doubts(&self, _: impl FnOnce() -> u64) -> bool {
         false
     }
 }

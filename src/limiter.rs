@@ -170,7 +170,7 @@ impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Limiter<K, S, T> {
         let Some(policy) = self.inner.current.only() else { return self.take_later(key, given, cost, time) };
         match self.take_by(policy, 0, key, given, cost, &time) {
             Some((Ok(()), seen)) => Decision::Allow(Allow::alone(seen)),
-            Some((Err(stands_for), seen)) if !time.doubts(stands_for) => Decision::Deny(Deny::alone(seen)),
+            Some((Err(stands_for), seen)) if !time.doubts(|| stands_for) => Decision::Deny(Deny::alone(seen)),
             Some(_) => self.take_later(key, given, cost, time.latest()),
             None => self.take_rest(key, given, cost, time),
         }
@@ -182,7 +182,7 @@ impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Limiter<K, S, T> {
         let policy = self.inner.current.get();
         match self.take_by(&policy, policy.plans.version, key, given, cost, &time) {
             Some((Ok(()), seen)) => Decision::Allow(Allow::alone(seen)),
-            Some((Err(stands_for), seen)) if !time.doubts(stands_for) => Decision::Deny(Deny::alone(seen)),
+            Some((Err(stands_for), seen)) if !time.doubts(|| stands_for) => Decision::Deny(Deny::alone(seen)),
             Some(_) => self.take_later(key, given, cost, time.latest()),
             None => self.take_rest(key, given, cost, time),
         }
@@ -276,7 +276,7 @@ impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Limiter<K, S, T> {
                 self.leave(key, plan.index, 0);
             }
             let Some(verdict) = verdict else { continue };
-            if verdict.denied == Some(Cause::Quota) && !doubted && time.doubts(verdict.seen.stands_for()) {
+            if verdict.denied == Some(Cause::Quota) && !doubted && time.doubts(|| verdict.seen.stands_for()) {
                 doubted = true;
                 continue;
             }

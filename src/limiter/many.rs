@@ -98,7 +98,7 @@ impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Limiter<K, S, T> {
                 });
                 check.allowed = match known {
                     Some(Ok(())) => true,
-                    Some(Err(stands_for)) if !time.doubts(stands_for) => false,
+                    Some(Err(stands_for)) if !time.doubts(|| stands_for) => false,
                     Some(_) => self.is_allowed(check, time.latest()),
                     None => self.is_allowed_now(check, now, time),
                 };
@@ -111,7 +111,7 @@ impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Limiter<K, S, T> {
     #[inline(never)]
     fn is_allowed_now(&self, check: &Check<'_, K>, now: Now, time: impl Time) -> bool {
         match self.take(check.key, None, check.cost, now) {
-            Decision::Deny(deny) if time.doubts(deny.seen.stands_for()) => self.is_allowed(check, time.latest()),
+            Decision::Deny(deny) if time.doubts(|| deny.seen.stands_for()) => self.is_allowed(check, time.latest()),
             decision => decision.is_allowed(),
         }
     }
