@@ -5,6 +5,7 @@ mod coarse;
 
 use std::time::Instant;
 
+use crate::decision::Seen;
 use crate::ticks::{MAX_NOW, Now, PER_NANO};
 
 #[cfg(not(loom))]
@@ -166,8 +167,8 @@ pub(crate) trait Time {
     /// The time, which no instant that was read before is later than.
     fn latest(&self) -> Now;
 
-    /// Whether a denial that stands for so many ticks is to be taken again at the [latest](Self::latest) time.
-    fn doubts(&self, stands_for: impl FnOnce() -> u64) -> bool;
+    /// Whether a denial by what was `seen` is to be taken again at the [latest](Self::latest) time.
+    fn doubts(&self, seen: &Seen) -> bool;
 }
 
 impl Time for &Clock {
@@ -182,12 +183,12 @@ impl Time for &Clock {
     }
 
     #[inline]
-    fn doubts(&self, stands_for: impl FnOnce() -> u64) -> bool {
+    fn doubts(&self, seen: &Seen) -> bool {
         match &self.0 {
             #[cfg(not(loom))]
-            Source::Coarse(clock) => clock.doubts(stands_for()),
+            Source::Coarse(clock) => clock.doubts(seen),
             _ => {
-                _ = stands_for;
+                _ = seen;
                 false
             }
         }
@@ -206,7 +207,7 @@ impl Time for Now {
     }
 
     #[inline]
-    fn doubts(&self, _: impl FnOnce() -> u64) -> bool {
+    fn doubts(&self, _: &Seen) -> bool {
         false
     }
 }

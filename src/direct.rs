@@ -96,7 +96,7 @@ impl DirectLimiter {
     fn take(&self, cost: u64, time: impl Time) -> Decision {
         let quota = &self.inner.quota;
         let (allowed, seen) = self.inner.visited().take_seen(quota, cost, Demand::new(quota, cost).as_ref(), &time);
-        if !allowed && time.doubts(|| seen.stands_for()) {
+        if !allowed && time.doubts(&seen) {
             return self.take_again(cost, time.latest());
         }
         seen.decision(allowed)

@@ -169,8 +169,8 @@ impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Limiter<K, S, T> {
     pub(crate) fn take(&self, key: &K, given: Option<PlanId>, cost: u64, time: impl Time) -> Decision {
         let Some(policy) = self.inner.current.only() else { return self.take_later(key, given, cost, time) };
         match self.take_by(policy, 0, key, given, cost, &time) {
-            Some((Ok(()), seen)) => Decision::Allow(Allow::alone(seen)),
-            Some((Err(stands_for), seen)) if !time.doubts(|| stands_for) => Decision::Deny(Deny::alone(seen)),
+            Some((true, seen)) => Decision::Allow(Allow::alone(seen)),
+            Some((false, seen)) if !time.doubts(&seen) => Decision::Deny(Deny::alone(seen)),
             Some(_) => self.take_later(key, given, cost, time.latest()),
             None => self.take_rest(key, given, cost, time),
         }
@@ -181,8 +181,8 @@ impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Limiter<K, S, T> {
     fn take_later(&self, key: &K, given: Option<PlanId>, cost: u64, time: impl Time) -> Decision {
         let policy = self.inner.current.get();
         match self.take_by(&policy, policy.plans.version, key, given, cost, &time) {
-            Some((Ok(()), seen)) => Decision::Allow(Allow::alone(seen)),
-            Some((Err(stands_for), seen)) if !time.doubts(|| stands_for) => Decision::Deny(Deny::alone(seen)),
+            Some((true, seen)) => Decision::Allow(Allow::alone(seen)),
+            Some((false, seen)) if !time.doubts(&seen) => Decision::Deny(Deny::alone(seen)),
             Some(_) => self.take_later(key, given, cost, time.latest()),
             None => self.take_rest(key, given, cost, time),
         }
@@ -197,8 +197,8 @@ impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Limiter<K, S, T> {
         }
     }
 
-    /// Takes `cost` requests, if it can be anything at all, of a known key, if its plan has one quota of requests: what was
-    /// seen, and if that denies, for how many ticks the denial stands. The version is that of the policy.
+    /// Takes `cost` requests, if it can be anything at all, of a known key, if its plan has one quota of requests. The
+    /// version is that of the policy.
     #[inline(always)]
     fn take_by(
         &self,
@@ -208,11 +208,10 @@ impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Limiter<K, S, T> {
         given: Option<PlanId>,
         cost: u64,
         time: &impl Time,
-    ) -> Option<(Result<(), u64>, Seen)> {
+    ) -> Option<(bool, Seen)> {
         let Inner { current, store, .. } = &*self.inner;
         let wish = policy.simple_of(key, given)?.wish(cost, version)?;
-        let (allowed, seen) = store.take_one(store.hash(key), key, wish, || current.version(), time)?;
-        Some((if allowed { Ok(()) } else { Err(wish.stands_for(&seen)) }, seen))
+        store.take_one(store.hash(key), key, wish, || current.version(), time)
     }
 
     /// Takes `cost` requests, if it is allowed, of a known key with a lease of the only global quota of its plan, and at most one
@@ -276,7 +275,7 @@ impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Limiter<K, S, T> {
                 self.leave(key, plan.index, 0);
             }
             let Some(verdict) = verdict else { continue };
-            if verdict.denied == Some(Cause::Quota) && !doubted && time.doubts(|| verdict.seen.stands_for()) {
+            if verdict.denied == Some(Cause::Quota) && !doubted && time.doubts(&verdict.seen) {
                 doubted = true;
                 continue;
             }

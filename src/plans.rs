@@ -9,7 +9,6 @@
 use std::sync::{Arc, PoisonError};
 
 use crate::bucket::Demand;
-use crate::decision::Seen;
 use crate::quota::{Quota, QuotaTicks};
 use crate::shared::{Shared, Who};
 use crate::stats::PlanCounts;
@@ -78,16 +77,6 @@ pub(crate) struct Wish<'a> {
     pub(crate) demand: Demand,
     /// The version of the policy.
     pub(crate) version: u64,
-}
-
-impl Wish<'_> {
-    /// For how many ticks more a denial of this by what was `seen` stands, if nothing is given back; `u64::MAX` for ever.
-    // By the room that is known already: 8 of 200 instructions.
-    #[inline(always)]
-    pub(crate) fn stands_for(&self, seen: &Seen) -> u64 {
-        let wait = seen.tat.saturating_sub(seen.now).saturating_sub(self.demand.room);
-        if self.by.quota.never_refills() { u64::MAX } else { wait }
-    }
 }
 
 /// A quota of a plan.

@@ -32,6 +32,7 @@ use std::time::Duration;
 use crossbeam_utils::CachePadded;
 
 use super::{Clock, Source};
+use crate::decision::Seen;
 use crate::sync::{AtomicBool, AtomicU64, Ordering};
 use crate::ticks::{from_duration, to_duration};
 
@@ -268,10 +269,10 @@ impl Coarse {
         self.shared.look(self.shared.slack)
     }
 
-    /// Whether to look again whether a denial at what is published, which stands for so many ticks, is one in truth.
+    /// Whether to look again whether a denial by what was `seen` at what is published is one in truth.
     #[inline]
-    pub(super) fn doubts(&self, stands_for: u64) -> bool {
-        stands_for <= self.shared.doubtful || is_one_in_64()
+    pub(super) fn doubts(&self, seen: &Seen) -> bool {
+        seen.stands_for() <= self.shared.doubtful || is_one_in_64()
     }
 
     /// Publishes the time.

@@ -92,13 +92,10 @@ impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Limiter<K, S, T> {
             // Not by `into_iter`, which moves the array first, and waits for what was just written.
             for (&hash, check) in hashes.iter().zip(checks) {
                 let wish = policy.simple_of(check.key, None).and_then(|simple| simple.wish(check.cost, version));
-                let known = wish.and_then(|wish| {
-                    let (allowed, seen) = store.take_one(hash, check.key, wish, || current.version(), &now)?;
-                    Some(if allowed { Ok(()) } else { Err(wish.stands_for(&seen)) })
-                });
+                let known = wish.and_then(|wish| store.take_one(hash, check.key, wish, || current.version(), &now));
                 check.allowed = match known {
-                    Some(Ok(())) => true,
-                    Some(Err(stands_for)) if !time.doubts(|| stands_for) => false,
+                    Some((true, _)) => true,
+                    Some((false, seen)) if !time.doubts(&seen) => false,
                     Some(_) => self.is_allowed(check, time.latest()),
                     None => self.is_allowed_now(check, now, time),
                 };
@@ -111,7 +108,7 @@ impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Limiter<K, S, T> {
     #[inline(never)]
     fn is_allowed_now(&self, check: &Check<'_, K>, now: Now, time: impl Time) -> bool {
         match self.take(check.key, None, check.cost, now) {
-            Decision::Deny(deny) if time.doubts(|| deny.seen.stands_for()) => self.is_allowed(check, time.latest()),
+            Decision::Deny(deny) if time.doubts(&deny.seen) => self.is_allowed(check, time.latest()),
             decision => decision.is_allowed(),
         }
     }
