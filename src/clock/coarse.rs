@@ -428,16 +428,14 @@ thread_local! {
 #[cold]
 fn is_due(left: &Cell<u32>) -> bool {
     STATE.with(|state| {
-        let first = state.get() == 0;
-        if first {
+        if state.get() == 0 {
             state.set(seed());
+            if let Some(more) = draw(state).checked_sub(1) {
+                left.set(more);
+                return false;
+            }
         }
-        let drawn = draw(state);
-        if first && drawn > 0 {
-            left.set(drawn - 1);
-            return false;
-        }
-        left.set(if first { draw(state) } else { drawn });
+        left.set(draw(state));
         true
     })
 }
