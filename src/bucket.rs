@@ -93,6 +93,11 @@ impl Bucket {
         }
     }
 
+    /// Puts what `change` says in the place of `tat`.
+    pub(crate) fn change(&self, change: impl Fn(u64) -> u64) {
+        let _ = self.0.fetch_update(RELAXED, RELAXED, |tat| Some(change(tat)));
+    }
+
     /// Moves `tat` on to `instant`, if it is not there yet.
     pub fn raise(&self, instant: u64) {
         if self.tat() < instant {

@@ -337,8 +337,12 @@ pub(crate) struct Seen {
     pub(crate) refunds: RefundsSeen,
     /// Which key of which limiter was asked.
     pub(crate) id: u64,
+    /// The low bits of the version of the policy since which the plan has its quotas.
+    pub(crate) since: u32,
     /// On which plan.
     pub(crate) plan: u16,
+    /// In which of the places that its key may be in.
+    pub(crate) home: u8,
     /// What it rests on.
     pub(crate) source: Source,
 }
@@ -349,16 +353,9 @@ pub(crate) enum Others {
     /// There are none.
     None,
     /// All quotas, in the order of the plan, where they are one or two.
-    Few {
-        /// The version of the policy since which the plan has these quotas.
-        since: u64,
-        now: Now,
-        taken: [Taken; 2],
-    },
+    Few { now: Now, taken: [Taken; 2] },
     /// All quotas, in the order of the plan.
     All {
-        /// The version of the policy since which the plan has these quotas.
-        since: u64,
         now: Now,
         /// Requests in flight, this one included.
         in_flight: u32,
@@ -368,12 +365,12 @@ pub(crate) enum Others {
 }
 
 impl Others {
-    /// Since which version the plan has these quotas, the instant, what is in flight, and what was taken of each.
-    pub(crate) fn all(&self) -> Option<(u64, Now, u32, &[Taken])> {
+    /// The instant, what is in flight, and what was taken of each.
+    pub(crate) fn all(&self) -> Option<(Now, u32, &[Taken])> {
         match self {
             Self::None => None,
-            Self::Few { since, now, taken } => Some((*since, *now, 0, taken)),
-            Self::All { since, now, in_flight, taken } => Some((*since, *now, *in_flight, taken)),
+            Self::Few { now, taken } => Some((*now, 0, taken)),
+            Self::All { now, in_flight, taken } => Some((*now, *in_flight, taken)),
         }
     }
 }
@@ -388,7 +385,9 @@ impl Seen {
             cost: 0,
             refunds: RefundsSeen::default(),
             id: 0,
+            since: 0,
             plan,
+            home: 0,
             source: Source::Local,
         }
     }

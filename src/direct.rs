@@ -41,7 +41,7 @@ struct Inner {
 impl Inner {
     #[inline]
     fn visited(&self) -> Visited<'_> {
-        Visited::new(&self.slot, 0, self.id)
+        Visited::new(&self.slot, self.id)
     }
 }
 
@@ -140,6 +140,13 @@ impl DirectLimiter {
     /// Gives back what `allow` took, at the instant `now`. See [`Limiter::refund`](crate::Limiter::refund).
     pub fn refund_at(&self, allow: Allow, now: Now) {
         self.inner.visited().refund(&self.inner.quota, &allow, || now);
+    }
+
+    /// Says that the instants that the caller brings go on from `now`, though later ones were brought before. See
+    /// [`Limiter::time_went_back`](crate::Limiter::time_went_back).
+    pub fn time_went_back(&self, now: Now) {
+        let Inner { slot, quota, .. } = &*self.inner;
+        slot.refunds.renew(|| slot.bucket.change(|tat| quota.carry(tat, quota, now)));
     }
 
     /// The time by this limiter's clock, for many checks at one instant. Of a [coarse clock](Clock::coarse) it is what was

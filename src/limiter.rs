@@ -19,7 +19,7 @@ use crate::error::{BuildError, UnknownPlan};
 use crate::hasher::RandomState;
 use crate::key::Key;
 use crate::plan_limiter::PlanLimiter;
-use crate::plans::{MAX_QUOTAS, PlanTicks, is_overflow};
+use crate::plans::{MAX_QUOTAS, PlanTicks, in_overflow, is_overflow};
 use crate::policy::{Compiled, PlanId};
 use crate::quota::Quota;
 use crate::several::{self, AllTaken, Ask, Pair, Verdict};
@@ -332,8 +332,9 @@ impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Limiter<K, S, T> {
             let version = policy.plans.version;
             let is_current = || current.is(version);
             if is_overflow(allow.seen.id) {
+                let id = in_overflow(store.id(key));
                 match policy.plans.with_overflow(plan, is_current, |state| {
-                    several::Key { state, plan, id: plan.home.id }.refund(allow, &clock);
+                    several::Key { state, plan, id }.refund(allow, &clock);
                 }) {
                     Some(()) => return,
                     None => continue,
@@ -418,7 +419,7 @@ impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Limiter<K, S, T> {
 #[inline(always)]
 fn decision(plan: &PlanTicks, verdict: Verdict, taken: AllTaken) -> Decision {
     let Verdict { denied, seen, now, in_flight, .. } = verdict;
-    let all = || Others::All { since: plan.since, now, in_flight, taken };
+    let all = || Others::All { now, in_flight, taken };
     let others = if plan.simple.is_some() { Others::None } else { all() };
     match denied {
         Some(cause) if !plan.shadow => Decision::Deny(Deny { seen, others, cause }),

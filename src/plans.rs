@@ -6,14 +6,17 @@
 //! lock compares two small numbers to know that it calculates with the quotas that the buckets are counted in, and a state
 //! of the version before is carried over by whoever meets it first.
 
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::{Arc, PoisonError};
 
 use crate::bucket::Demand;
+use crate::hasher::RandomState;
 use crate::quota::{Quota, QuotaTicks};
 use crate::shared::{Shared, Who};
 use crate::stats::PlanCounts;
 use crate::store::KeyState;
-use crate::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use crate::ticks::Now;
 
 /// The most quotas that a plan may have.
@@ -38,9 +41,11 @@ pub(crate) struct PlanTicks {
     pub(crate) simple: Option<Simple>,
     /// Whether there is one global quota and at most one other, all of requests, and a denial is a denial.
     pub(crate) is_paired: bool,
-    /// The version since which the quotas are what they are: what was taken before can't be given back.
-    pub(crate) since: u64,
+    /// The low bits of the version since which the quotas are what they are: what was taken before can't be given back.
+    pub(crate) since: u32,
     pub(crate) home: Arc<Home>,
+    /// Those of the plans that are gone and whose keys came here with this version.
+    pub(crate) joined: Box<[Arc<Home>]>,
 }
 
 /// A plan of one quota as checks go by it.
@@ -48,6 +53,8 @@ pub(crate) struct PlanTicks {
 pub(crate) struct Simple {
     /// The index of the plan.
     pub(crate) plan: u16,
+    /// As that of the plan.
+    pub(crate) since: u32,
     pub(crate) quota: QuotaTicks,
     /// What one request asks for, worked out: five instructions of 180.
     one: Demand,
@@ -55,8 +62,8 @@ pub(crate) struct Simple {
 
 impl Simple {
     /// `None` for a quota that has room for nobody.
-    pub(crate) fn new(plan: u16, quota: QuotaTicks) -> Option<Self> {
-        Some(Self { plan, quota, one: Demand::new(&quota, 1)? })
+    pub(crate) fn new(plan: u16, since: u32, quota: QuotaTicks) -> Option<Self> {
+        Some(Self { plan, since, quota, one: Demand::new(&quota, 1)? })
     }
 
     /// What `cost` requests ask for, by that version of the policy. `None` if they can take nothing: so they must not leave a
@@ -103,34 +110,149 @@ impl Granted {
 pub(crate) struct Home {
     /// The buckets that newcomers share when there is no room for them, once there was none.
     pub(crate) overflow: RwLock<Option<KeyState>>,
-    /// Which buckets these are, for refunds and places in flight, with the top bit set.
-    pub(crate) id: u64,
+    /// Whose requests are in flight in there.
+    pub(crate) guests: Guests,
     pub(crate) counts: PlanCounts,
 }
 
-/// The bit that tells the id of an overflow from that of a key.
+/// The bit that tells what a key has in an overflow from what it has for itself.
 const OVERFLOW: u64 = 1 << 63;
 
-/// Whether that is the id of an overflow.
+/// Whether that is the id of a key in an overflow.
 pub(crate) const fn is_overflow(id: u64) -> bool {
     id & OVERFLOW != 0
 }
 
+/// The id in an overflow of the key that has the other one for itself.
+pub(crate) const fn in_overflow(id: u64) -> u64 {
+    id | OVERFLOW
+}
+
 impl Home {
     pub(crate) fn new() -> Self {
-        Self { overflow: RwLock::new(None), id: crate::hasher::random() | OVERFLOW, counts: PlanCounts::default() }
+        Self { overflow: RwLock::new(None), guests: Guests::new(), counts: PlanCounts::default() }
+    }
+}
+
+/// The requests in flight of an overflow by key, so that they bind a key that has come to a place of its own since.
+#[derive(Debug)]
+pub(crate) struct Guests {
+    /// How many there are: mostly none, and then nothing is locked.
+    count: AtomicU64,
+    by_key: Mutex<HashMap<u64, u32, RandomState>>,
+}
+
+impl Guests {
+    fn new() -> Self {
+        Self { count: AtomicU64::new(0), by_key: Mutex::new(HashMap::with_hasher(RandomState::new())) }
+    }
+
+    fn by_key(&self) -> MutexGuard<'_, HashMap<u64, u32, RandomState>> {
+        self.by_key.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn enter(&self, id: u64) {
+        self.add(id, 1);
+    }
+
+    fn add(&self, id: u64, more: u32) {
+        let mut by_key = self.by_key();
+        let own = by_key.entry(id & !OVERFLOW).or_default();
+        *own = own.saturating_add(more);
+        // Relaxed, here and below: a key comes to a place of its own under a lock that it was in here under, and only then
+        // has to see its own.
+        self.count.fetch_add(u64::from(more), Ordering::Relaxed);
+    }
+
+    /// Counts one of the key less: true if there was one.
+    pub(crate) fn leave(&self, id: u64) -> bool {
+        let mut by_key = self.by_key();
+        let Entry::Occupied(mut own) = by_key.entry(id & !OVERFLOW) else { return false };
+        *own.get_mut() -= 1;
+        if *own.get() == 0 {
+            own.remove();
+        }
+        self.count.fetch_sub(1, Ordering::Relaxed);
+        true
+    }
+
+    /// How many of the key there are.
+    pub(crate) fn of(&self, id: u64) -> u32 {
+        if self.count.load(Ordering::Relaxed) == 0 {
+            return 0;
+        }
+        self.by_key().get(&(id & !OVERFLOW)).copied().unwrap_or(0)
+    }
+
+    /// Takes over all that are in `other`.
+    fn absorb(&self, other: &Self) {
+        // One after the other, and so that none is in neither.
+        let theirs = other.by_key().clone();
+        for (id, count) in theirs {
+            self.add(id, count);
+        }
+        other.by_key().clear();
+        other.count.store(0, Ordering::Relaxed);
     }
 }
 
 impl PlanTicks {
+    /// The same plan with its global quotas and nothing else. `old` is what that was in the version before.
+    #[cfg(feature = "global")]
+    fn of_ledgers(&self, old: Option<&Arc<Self>>) -> Self {
+        let home = old
+            .filter(|old| old.index == self.index)
+            .map_or_else(|| Arc::new(Home::new()), |old| Arc::clone(&old.home));
+        Self {
+            index: self.index,
+            name: Arc::clone(&self.name),
+            quotas: [].into(),
+            places: [].into(),
+            shared: self.shared.clone(),
+            in_flight: None,
+            shadow: self.shadow,
+            simple: None,
+            is_paired: false,
+            since: self.since,
+            home,
+            joined: [].into(),
+        }
+    }
+
+    /// How many requests of the key that has that id are in flight in the overflow, of this plan or of one whose keys came
+    /// here with this version and are still to be carried over.
+    pub(crate) fn guests(&self, id: u64) -> u32 {
+        let joined = self.joined.iter().map(|home| home.guests.of(id));
+        joined.fold(self.home.guests.of(id), u32::saturating_add)
+    }
+
     /// Whether nothing is counted at all.
     pub(crate) fn is_unlimited(&self) -> bool {
         self.quotas.is_empty() && self.shared.is_empty() && self.in_flight.is_none()
     }
 
     /// Whether both grant the same, so that state of the one is state of the other.
-    fn grants_as(&self, other: &Self) -> bool {
-        self.index == other.index && self.quotas == other.quotas && self.shared == other.shared
+    const fn grants_as(&self, other: &Self) -> bool {
+        self.index == other.index && self.since == other.since
+    }
+
+    /// The same plan in a version since which nothing that was taken before can be given back.
+    fn renewed(&self, version: u64) -> Self {
+        let since = version as u32;
+        Self {
+            index: self.index,
+            name: Arc::clone(&self.name),
+            quotas: self.quotas.clone(),
+            places: self.places.clone(),
+            shared: self.shared.clone(),
+            in_flight: self.in_flight,
+            shadow: self.shadow,
+            simple: self.simple.map(|simple| Simple { since, ..simple }),
+            is_paired: self.is_paired,
+            since,
+            home: Arc::clone(&self.home),
+            joined: [].into(),
+        }
     }
 
     /// The numbers of every quota, the global ones last.
@@ -153,8 +275,12 @@ fn matched(new: &[Granted], old: &[Granted]) -> Box<[Option<usize>]> {
     new.iter().map(from).collect()
 }
 
-/// The places of `quotas`, which come after those of `old`.
+/// The places of `quotas`, which come after those of `old`. One that stays has the place that it had, so that its word is
+/// carried over by itself; but for a lone one, which is where checks look for it.
 pub(crate) fn places(quotas: &[Granted], old: Option<&PlanTicks>) -> Box<[u8]> {
+    if let [_] = quotas {
+        return [0].into();
+    }
     let kept: Vec<Option<u8>> = match old {
         Some(old) => matched(quotas, &old.quotas).iter().map(|from| from.map(|from| old.places[from])).collect(),
         None => vec![None; quotas.len()],
@@ -187,14 +313,74 @@ pub(crate) struct Plans {
     pub(crate) version: u64,
     /// When this version began.
     pub(crate) at: Now,
+    /// Whether time goes on from there, though it was later before.
+    pub(crate) rewinds: bool,
     /// By index. In the place of a plan that was removed is the one that its keys went to.
     pub(crate) plans: Vec<Arc<PlanTicks>>,
     pub(crate) default: Arc<PlanTicks>,
     /// By index: where each plan of the version before went.
     pub(crate) moves: Vec<Option<Move>>,
+    /// The same plans with their global quotas and nothing else, for a store that keeps ledgers apart from buckets.
+    #[cfg(feature = "global")]
+    pub(crate) of_ledgers: Option<Box<Plans>>,
 }
 
 impl Plans {
+    /// All plans of a version that began at the instant `at`, by index and with where those of the version before, `old`, went.
+    pub(crate) fn new(
+        version: u64,
+        at: Now,
+        plans: Vec<Arc<PlanTicks>>,
+        default: Arc<PlanTicks>,
+        old: &[Arc<PlanTicks>],
+    ) -> Self {
+        let moves = old.iter().zip(&plans).map(|(old, new)| Some(Move::new(old, new))).collect();
+        Self {
+            version,
+            at,
+            rewinds: false,
+            plans,
+            default,
+            moves,
+            #[cfg(feature = "global")]
+            of_ledgers: None,
+        }
+    }
+
+    /// The same plans in the next version, in which time goes on from the instant `at`, though it was later before. What was
+    /// used stays so up to the burst, as if the buckets were emptied at that instant, and nothing of it can be given back.
+    pub(crate) fn rewound(&self, at: Now) -> Self {
+        let version = self.version + 1;
+        let own = self.each(|plan| plan.renewed(version));
+        let plans = self.plans.iter().filter_map(|plan| own[usize::from(plan.index)].clone()).collect();
+        let default = own[usize::from(self.default.index)].clone().unwrap_or_else(|| Arc::clone(&self.default));
+        let rewound = Self { rewinds: true, ..Self::new(version, at, plans, default, &self.plans) };
+        #[cfg(feature = "global")]
+        let rewound = rewound.with_ledgers(Some(self));
+        rewound
+    }
+
+    /// What `f` makes of the plans that there are, by index.
+    fn each(&self, f: impl Fn(&PlanTicks) -> PlanTicks) -> Vec<Option<Arc<PlanTicks>>> {
+        let own =
+            |(index, plan): (usize, &Arc<PlanTicks>)| (usize::from(plan.index) == index).then(|| Arc::new(f(plan)));
+        self.plans.iter().enumerate().map(own).collect()
+    }
+
+    /// The same with the plans that a store goes by which keeps ledgers apart from buckets, if the limiter belongs to a fleet.
+    #[cfg(feature = "global")]
+    pub(crate) fn with_ledgers(self, before: Option<&Self>) -> Self {
+        if !self.default.shared.is_of_fleet() {
+            return self;
+        }
+        let old = before.and_then(|before| before.of_ledgers.as_deref()).map_or(&[][..], |old| &old.plans[..]);
+        let own = self.each(|plan| plan.of_ledgers(old.get(usize::from(plan.index))));
+        let plans = self.plans.iter().filter_map(|plan| own[usize::from(plan.index)].clone()).collect();
+        let Some(default) = own[usize::from(self.default.index)].clone() else { return self };
+        let of_ledgers = Self { rewinds: self.rewinds, ..Self::new(self.version, self.at, plans, default, old) };
+        Self { of_ledgers: Some(Box::new(of_ledgers)), ..self }
+    }
+
     /// The plan with that index, or where its keys went if it was removed.
     #[inline]
     pub(crate) fn get(&self, index: u16) -> &Arc<PlanTicks> {
@@ -245,15 +431,16 @@ impl Plans {
             return;
         }
         if let (Some(state), Some(by)) = (overflow.as_mut(), self.move_of(plan.index)) {
-            state.carry(self.version, by, self.at, new_life(), Who::<()>::Overflow);
+            state.carry(self.version, by, self.at, 0, Who::<()>::Overflow);
         }
         for by in self.coming_to(plan) {
             let Some(mut state) = write(&by.from.home.overflow).take() else { continue };
-            state.carry(self.version, by, self.at, new_life(), Who::<()>::Overflow);
+            state.carry(self.version, by, self.at, 0, Who::<()>::Overflow);
             match overflow {
-                Some(own) => own.absorb(&state, plan, self.at, new_life()),
+                Some(own) => own.absorb(&state, plan, self.at, 0),
                 None => *overflow = Some(state),
             }
+            plan.home.guests.absorb(&by.from.home.guests);
         }
     }
 
@@ -279,9 +466,7 @@ impl Plans {
             return None;
         }
         self.renew_overflow(plan, &mut overflow);
-        Some(f(
-            overflow.get_or_insert_with(|| KeyState::new(plan, self.version, new_life(), |_| 0, Who::<()>::Overflow))
-        ))
+        Some(f(overflow.get_or_insert_with(|| KeyState::new(plan, self.version, 0, |_| 0, Who::<()>::Overflow))))
     }
 
     /// Where the buckets of a newcomer to `plan` start at the earliest: it takes over what it may have used in overflow.
@@ -301,11 +486,6 @@ impl Plans {
         }
         Some(tats)
     }
-}
-
-/// For buckets that start anew: what was taken from others in their place can't be given back.
-fn new_life() -> u32 {
-    crate::hasher::random() as u32
 }
 
 // Nothing that runs under these locks can panic.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::error::BuildError;
 use crate::hasher::RandomState;
 use crate::key::Key;
-use crate::plans::{Granted, Home, MAX_QUOTAS, Move, PlanTicks, Plans, Simple, places};
+use crate::plans::{Granted, Home, MAX_QUOTAS, PlanTicks, Plans, Simple, places};
 use crate::quota::{Quota, QuotaTicks};
 use crate::shared::{Fleet, GlobalQuota, Shared};
 use crate::ticks::Now;
@@ -263,9 +263,9 @@ pub(crate) struct Compiled<K: Key + ?Sized> {
     plain: bool,
     /// That, if it is so and it is simple: found without a further step.
     simple: Option<Simple>,
-    overrides: HashMap<K::Owned, u16, RandomState>,
+    overrides: Arc<HashMap<K::Owned, u16, RandomState>>,
     resolver: Option<Arc<Resolver<K>>>,
-    names: HashMap<Arc<str>, u16, RandomState>,
+    names: Arc<HashMap<Arc<str>, u16, RandomState>>,
     unknown_is_default: bool,
 }
 
@@ -279,13 +279,14 @@ impl<K: Key + ?Sized> Compiled<K> {
         let (version, old) = before.map_or((0, &[][..]), |before| (before.plans.version + 1, &before.plans.plans[..]));
 
         // By index, and by name. Those of the version before keep their places.
-        let mut plans: Vec<Option<Arc<PlanTicks>>> = vec![None; old.len()];
+        let mut plans: Vec<Option<PlanTicks>> = old.iter().map(|_| None).collect();
         let mut names = HashMap::with_hasher(RandomState::new());
         for (name, plan) in described {
             let was = before.and_then(|before| before.names.get(&*name)).copied();
             let index = was.map_or(plans.len(), usize::from);
             let Ok(number) = u16::try_from(index) else { return Err(BuildError::TooManyPlans) };
-            let plan = Arc::new(compile(number, name, &plan, shadow, version, old.get(index), fleet)?);
+            let living = old.get(index).filter(|old| usize::from(old.index) == index);
+            let plan = compile(number, name, &plan, shadow, version, living, fleet)?;
             if names.insert(Arc::clone(&plan.name), number).is_some() {
                 return Err(BuildError::DuplicatePlan { plan: plan.name.to_string() });
             }
@@ -299,13 +300,21 @@ impl<K: Key + ?Sized> Compiled<K> {
         };
         let mut there = plans.iter().flatten();
         let default = match (default, there.next(), there.next()) {
-            (Some(name), ..) => match names.get(&*name).and_then(|index| plans[usize::from(*index)].as_ref()) {
-                Some(plan) => Arc::clone(plan),
+            (Some(name), ..) => match names.get(&*name) {
+                Some(index) => usize::from(*index),
                 None => return Err(BuildError::UnknownPlan { plan: name }),
             },
-            (None, Some(plan), None) => Arc::clone(plan),
+            (None, Some(plan), None) => usize::from(plan.index),
             (None, ..) => return Err(BuildError::NoDefaultPlan),
         };
+        let is_gone =
+            |(index, old): &(usize, &Arc<PlanTicks>)| usize::from(old.index) == *index && plans[*index].is_none();
+        let joined = old.iter().enumerate().filter(is_gone).map(|(_, old)| Arc::clone(&old.home)).collect();
+        if let Some(plan) = &mut plans[default] {
+            plan.joined = joined;
+        }
+        let plans: Vec<Option<Arc<PlanTicks>>> = plans.into_iter().map(|plan| plan.map(Arc::new)).collect();
+        let Some(default) = plans[default].clone() else { return Err(BuildError::NoDefaultPlan) };
         let overrides = overrides.into_iter().map(|(key, name)| Ok((key, known(name)?.unwrap_or(default.index))));
         let overrides = overrides.collect::<Result<HashMap<_, _, _>, BuildError>>()?;
 
@@ -315,11 +324,27 @@ impl<K: Key + ?Sized> Compiled<K> {
             Arc::clone(plan.as_ref().or_else(went_to).unwrap_or(&default))
         };
         let plans: Vec<_> = plans.iter().enumerate().map(place).collect();
-        let moves = old.iter().enumerate().map(|(index, old)| Some(Move::new(old, &plans[index]))).collect();
         let plain = overrides.is_empty() && resolver.is_none();
         let simple = default.simple.filter(|_| plain);
-        let plans = Plans { version, at, plans, default, moves };
+        let plans = Plans::new(version, at, plans, default, old);
+        #[cfg(feature = "global")]
+        let plans = plans.with_ledgers(before.map(|before| &before.plans));
+        let (overrides, names) = (Arc::new(overrides), Arc::new(names));
         Ok(Self { plans, plain, simple, overrides, resolver, names, unknown_is_default })
+    }
+
+    /// The same policy once more, from the instant `at` on, though time was later before.
+    pub(crate) fn rewound(&self, at: Now) -> Self {
+        let plans = self.plans.rewound(at);
+        Self {
+            plain: self.plain,
+            simple: plans.default.simple.filter(|_| self.plain),
+            overrides: Arc::clone(&self.overrides),
+            resolver: self.resolver.clone(),
+            names: Arc::clone(&self.names),
+            unknown_is_default: self.unknown_is_default,
+            plans,
+        }
     }
 
     /// The plan of `key`, where the caller has named `given` or none.
@@ -349,7 +374,7 @@ impl<K: Key + ?Sized> Compiled<K> {
         given.or_else(resolved).map_or(&self.plans.default, |id| self.plans.get(id.0))
     }
 
-    pub(crate) const fn names(&self) -> PlanNames<'_> {
+    pub(crate) fn names(&self) -> PlanNames<'_> {
         PlanNames { names: &self.names }
     }
 
@@ -400,14 +425,14 @@ fn compile(
         && quotas.iter().all(|quota| quota.quota.counted() == Unit::REQUESTS)
         && shared.each().all(|(_, unit, _)| unit == Unit::REQUESTS);
     let places = places(&quotas, old.map(|old| &**old));
+    let quotas = quotas.into_boxed_slice();
+    let grants_the_same = |old: &&Arc<PlanTicks>| old.quotas == quotas && old.shared == shared;
+    let since = old.filter(grants_the_same).map_or(version as u32, |old| old.since);
     let simple = match (&quotas[..], &places[..]) {
-        ([only], [0]) if is_plain && shared.is_empty() => Simple::new(index, only.ticks),
+        ([only], [0]) if is_plain && shared.is_empty() => Simple::new(index, since, only.ticks),
         _ => None,
     };
     let is_paired = is_plain && quotas.len() < 2 && shared.each().count() == 1;
-    let quotas = quotas.into_boxed_slice();
-    let grants_the_same = |old: &&Arc<PlanTicks>| old.quotas == quotas && old.shared == shared;
-    let since = old.filter(grants_the_same).map_or(version, |old| old.since);
     let home = old.map_or_else(|| Arc::new(Home::new()), |old| Arc::clone(&old.home));
     Ok(PlanTicks {
         index,
@@ -421,5 +446,6 @@ fn compile(
         is_paired,
         since,
         home,
+        joined: [].into(),
     })
 }

@@ -8,8 +8,9 @@
 use crate::bucket::Demand;
 use crate::clock::Time;
 use crate::decision::{Allow, Cause, Decision, Others, Seen, Source};
-use crate::plans::{Granted, MAX_QUOTAS, PlanTicks};
+use crate::plans::{Granted, MAX_QUOTAS, PlanTicks, is_overflow};
 use crate::quota::QuotaTicks;
+use crate::refunds::Patience;
 use crate::shared::Refused;
 use crate::store::{CLOSED, State, Taken};
 use crate::ticks::Now;
@@ -98,7 +99,38 @@ impl<'a, St: State> Key<'a, St> {
         let verdict = self.try_take(ask, &clock, taken);
         let again = self.has_changed(&verdict) && !verdict.entered;
         let verdict = if again { self.try_take(ask, &clock, taken) } else { verdict };
-        Verdict { is_lost: !self.is_own(&verdict), ..verdict }
+        let is_lost = !self.is_own(&verdict);
+        if is_lost && verdict.denied.is_none() {
+            self.unspend(taken);
+        }
+        Verdict { is_lost, ..verdict }
+    }
+
+    /// Gives back what was taken of global quotas.
+    fn unspend(self, taken: &AllTaken) {
+        if let Some(ledgers) = self.state.ledgers() {
+            self.plan.shared.unspend(ledgers, self.plan.quotas.len(), taken);
+        }
+    }
+
+    /// Lets one more request in, if fewer than `limit` are in flight of this key, wherever they are.
+    fn enter(self, limit: u32) -> bool {
+        if is_overflow(self.id) {
+            let entered = self.state.enter(limit);
+            if entered {
+                self.plan.home.guests.enter(self.id);
+            }
+            return entered;
+        }
+        self.state.enter(limit.saturating_sub(self.plan.guests(self.id)))
+    }
+
+    /// Counts one request less in flight: true if there was one.
+    fn leave(self) -> bool {
+        if is_overflow(self.id) {
+            self.plan.home.guests.leave(self.id);
+        }
+        self.state.leave()
     }
 
     /// What [`take`](Self::take) would answer, places in flight aside.
@@ -132,8 +164,9 @@ impl<'a, St: State> Key<'a, St> {
             return self.denied_by(n, now, taken);
         }
         let limit = self.plan.in_flight.unwrap_or(u32::MAX);
-        if ask.enter && !self.state.enter(limit) {
-            let seen = Seen { cost: 1, id: self.id, ..Seen::places(limit, limit, self.plan.index) };
+        if ask.enter && !self.enter(limit) {
+            let seen =
+                Seen { cost: 1, id: self.id, since: self.plan.since, ..Seen::places(limit, limit, self.plan.index) };
             return self.verdict(Some(Cause::InFlight), seen, now, None);
         }
         let mut source = Source::Local;
@@ -142,7 +175,7 @@ impl<'a, St: State> Key<'a, St> {
                 Ok(of_fleet) => source = of_fleet,
                 Err(refused) => {
                     if ask.enter {
-                        self.state.leave();
+                        self.leave();
                     }
                     return self.refused(&refused, now, taken);
                 }
@@ -153,16 +186,11 @@ impl<'a, St: State> Key<'a, St> {
             match self.state.draw(n, &demand, taken[n].tat, quota.ticks.at(now)) {
                 Ok(tat) => taken[n].tat = tat,
                 Err(tat) => {
-                    for ((n, quota), taken) in self.buckets().zip(&taken[..n]) {
-                        if taken.cost != 0 {
-                            self.state.give_back(n, &quota.ticks, taken, quota.ticks.at(now), clock);
-                        }
-                    }
-                    if let Some(ledgers) = self.state.ledgers() {
-                        self.plan.shared.unspend(ledgers, self.plan.quotas.len(), taken);
-                    }
+                    // A check does not wait for a refund: at worst the units stay taken.
+                    self.state.give_back(&self.plan.quotas[..n], &taken[..n], now, Patience::Tries, clock);
+                    self.unspend(taken);
                     // Not where the state has left, and the place in flight with it.
-                    let entered = ask.enter && !self.state.leave();
+                    let entered = ask.enter && !self.leave();
                     taken[n].tat = tat;
                     return Verdict { entered, ..self.denied_by(n, now, taken) };
                 }
@@ -177,7 +205,7 @@ impl<'a, St: State> Key<'a, St> {
     pub(crate) fn take_paired(self, cost: u64, time: &impl Time) -> Option<Pair> {
         let ledgers = self.state.ledgers()?;
         let now = time.now();
-        let (id, plan, since) = (self.id, self.plan.index, self.plan.since);
+        let (id, plan, since, home) = (self.id, self.plan.index, self.plan.since, self.state.home());
         let own = match self.plan.quotas.first() {
             None => None,
             Some(quota) => {
@@ -201,7 +229,11 @@ impl<'a, St: State> Key<'a, St> {
                 Some((quota.ticks, Taken { cost, tat, refunds }))
             }
         };
-        Some(Pair { own, fleet, now, id, plan, since, source })
+        if self.state.has_left() {
+            self.plan.shared.unspend(ledgers, 0, &[fleet.1]);
+            return None;
+        }
+        Some(Pair { own, fleet, now, id, plan, since, home, source })
     }
 
     fn look_at_shared(self, ask: Ask<'_>, now: Now, taken: &mut AllTaken) -> Result<Source, Refused> {
@@ -251,9 +283,10 @@ impl<'a, St: State> Key<'a, St> {
         });
         let seen = match (tightest, self.plan.in_flight) {
             (Some((_, n)), _) => self.seen(n, now, taken),
-            (None, Some(limit)) => Seen { id: self.id, ..Seen::places(limit, self.state.in_flight(), self.plan.index) },
+            (None, Some(limit)) => Seen::places(limit, self.state.in_flight(), self.plan.index),
             (None, None) => Seen::unlimited(self.plan.index),
         };
+        let seen = Seen { id: self.id, since: self.plan.since, ..seen };
         self.verdict(None, Seen { source, ..seen }, now, tightest.map(|(_, n)| n))
     }
 
@@ -261,7 +294,8 @@ impl<'a, St: State> Key<'a, St> {
         let Taken { cost, tat, refunds } = taken[n];
         let quota = self.plan.ticks().nth(n).copied().unwrap_or(QuotaTicks::UNLIMITED);
         let source = Source::Local;
-        Seen { quota, tat, now: quota.at(now), cost, refunds, id: self.id, plan: self.plan.index, source }
+        let (id, since, plan, home) = (self.id, self.plan.since, self.plan.index, self.state.home());
+        Seen { quota, tat, now: quota.at(now), cost, refunds, id, since, plan, home, source }
     }
 
     /// Whether what denied has been given something back since.
@@ -276,31 +310,25 @@ impl<'a, St: State> Key<'a, St> {
     /// Gives back what `allow` took.
     pub(crate) fn refund(self, allow: &Allow, clock: impl Fn() -> Now) {
         let seen = &allow.seen;
-        if seen.id != self.id || allow.instead_of.is_some() {
+        let is_of_this = seen.id == self.id && seen.since == self.plan.since && seen.home == self.state.home();
+        if !is_of_this || allow.instead_of.is_some() {
             return;
         }
-        let Some((since, now, _, taken)) = allow.others.all() else {
-            if let [quota] = &*self.plan.quotas
-                && quota.ticks == seen.quota
-                && seen.cost != 0
-            {
-                self.state.give_back(0, &quota.ticks, &seen.taken(), seen.now, &clock);
+        let Some((now, _, taken)) = allow.others.all() else {
+            if let [quota] = &*self.plan.quotas {
+                // A quota that never refills has no other instant: then it is not asked for.
+                let then = Now::from_ticks(seen.now);
+                let quotas = std::slice::from_ref(quota);
+                self.state.give_back(quotas, &[seen.taken()], then, Patience::Waits, &clock);
             }
             return;
         };
-        if since != self.plan.since {
-            return;
-        }
-        if let Some(ledgers) = self.state.ledgers()
-            && clock().ticks().saturating_sub(now.ticks()) < SAME_LEASE
-        {
-            self.plan.shared.unspend(ledgers, self.plan.quotas.len(), taken);
-        }
-        for ((n, quota), taken) in self.buckets().zip(taken) {
-            if taken.cost != 0 {
-                self.state.give_back(n, &quota.ticks, taken, quota.ticks.at(now), &clock);
+        if clock().ticks().saturating_sub(now.ticks()) < SAME_LEASE {
+            if let Some(ledgers) = self.state.ledgers() {
+                self.plan.shared.unspend(ledgers, self.plan.quotas.len(), taken);
             }
         }
+        self.state.give_back(&self.plan.quotas, taken, now, Patience::Waits, &clock);
     }
 }
 
@@ -311,7 +339,8 @@ pub(crate) struct Pair {
     now: Now,
     id: u64,
     plan: u16,
-    since: u64,
+    since: u32,
+    home: u8,
     source: Source,
 }
 
@@ -319,13 +348,13 @@ impl Pair {
     /// The decision, with the numbers of the quota that allows the same again fewer times.
     #[inline(always)]
     pub(crate) fn decision(self) -> Decision {
-        let Self { own, fleet, now, id, plan, since, source } = self;
+        let Self { own, fleet, now, id, plan, since, home, source } = self;
         let left = |(ticks, taken): &(QuotaTicks, Taken)| Left::of(ticks, taken, now);
         let least = own.filter(|own| !left(&fleet).is_less(left(own))).unwrap_or(fleet);
         let taken = own.map_or([fleet.1, Taken::default()], |own| [own.1, fleet.1]);
         let (quota, Taken { cost, tat, refunds }) = least;
-        let seen = Seen { quota, tat, now: quota.at(now), cost, refunds, id, plan, source };
-        Decision::Allow(Allow { seen, others: Others::Few { since, now, taken }, instead_of: None })
+        let seen = Seen { quota, tat, now: quota.at(now), cost, refunds, id, since, plan, home, source };
+        Decision::Allow(Allow { seen, others: Others::Few { now, taken }, instead_of: None })
     }
 }
 

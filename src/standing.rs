@@ -94,7 +94,7 @@ pub(crate) fn standings(plan: &PlanTicks, decision: &Decision) -> Vec<Standing> 
         seen,
     };
     match (decision.others().all(), &*plan.quotas) {
-        (Some((since, now, in_flight, taken)), quotas) if since == plan.since => {
+        (Some((now, in_flight, taken)), quotas) if seen.since == plan.since => {
             let own = quotas.iter().map(|quota| (&quota.name, quota.quota.counted(), &quota.ticks));
             let of_quota = |((name, unit, ticks), taken): ((_, _, &QuotaTicks), &Taken)| {
                 let Taken { cost, tat, refunds } = *taken;

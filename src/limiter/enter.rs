@@ -11,7 +11,7 @@ use crate::plans::is_overflow;
 use crate::policy::PlanId;
 use crate::quota::QuotaTicks;
 use crate::several::Ask;
-use crate::store::{Store, Stores};
+use crate::store::{KeyState, Store, Stores};
 use crate::ticks::Now;
 use crate::unit::Unit;
 
@@ -95,7 +95,12 @@ impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Limiter<K, S, T> {
                 return;
             }
             let is_current = || current.is(policy.plans.version);
-            if policy.plans.with_overflow(policy.plans.get(plan), is_current, |state| state.leave()).is_some() {
+            let plan = policy.plans.get(plan);
+            let leave = |state: &KeyState| {
+                plan.home.guests.leave(id);
+                state.leave();
+            };
+            if policy.plans.with_overflow(plan, is_current, leave).is_some() {
                 return;
             }
         }

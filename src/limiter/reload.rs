@@ -114,4 +114,35 @@ impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Limiter<K, S, T> {
         store.carry_all(&current.get().plans);
         Ok(())
     }
+
+    /// Says that the instants that the caller brings go on from `now`, though later ones were brought before: a clock was set
+    /// back, or one instant was wrong by far, as by a wrong unit.
+    ///
+    /// By itself a limiter never takes an earlier instant for more than a late caller, and denies until time has caught up.
+    /// After this call no key waits for longer than its buckets take to fill: what is used of a key at `now`, up to its burst,
+    /// stays used, so that nothing is granted at once. Keys that were idle and have been dropped are as new, which is worth a
+    /// burst of each at most. In a window that spans the call, the time before it and after it counts, and not the step. Allows
+    /// from before the call give back nothing. A limiter that goes by its own [`Clock`](crate::Clock) needs no such call.
+    ///
+    /// It returns when all keys have been gone through, as [`reload`](Self::reload) does.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tollgate::{Limiter, Now, Quota};
+    ///
+    /// let limiter = Limiter::new(Quota::per_second(1).burst(5))?;
+    /// let at = |seconds| Now::since_origin(Duration::from_secs(seconds));
+    /// assert!(limiter.check_cost_at("alice", 5, at(100)?).is_allowed());
+    /// assert_eq!(limiter.check_at("alice", at(20)?).retry_after(), Some(Duration::from_secs(81)));
+    /// limiter.time_went_back(at(20)?);
+    /// assert_eq!(limiter.check_at("alice", at(20)?).retry_after(), Some(Duration::from_secs(1)));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn time_went_back(&self, now: Now) {
+        let Inner { current, store, reloads, .. } = &*self.inner;
+        let _turn = reloads.done.lock().unwrap_or_else(PoisonError::into_inner);
+        let rewound = current.get().rewound(now);
+        current.replace(rewound.plans.version, rewound);
+        store.carry_all(&current.get().plans);
+    }
 }

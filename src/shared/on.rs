@@ -23,7 +23,7 @@ pub(crate) type Fleet = Option<Arc<Link>>;
 pub(crate) type Write<K> = Option<fn(&K, &mut WireHasher)>;
 
 /// The global quotas of a plan.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Shared {
     quotas: Box<[QuotaRef]>,
     link: Fleet,

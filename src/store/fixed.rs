@@ -78,15 +78,16 @@ use crate::clock::Time;
 use crate::decision::{Seen, Source};
 use crate::error::BuildError;
 use crate::key::Key;
-use crate::plans::{MAX_QUOTAS, Move, PlanTicks, Plans, Simple, Wish};
+use crate::plans::{MAX_QUOTAS, Move, PlanTicks, Plans, Simple, Wish, in_overflow};
+use crate::refunds::RefundsSeen;
 use crate::shared::{Who, Write};
 use crate::sync::{AtomicU64, Backoff, CachePadded, Ordering, fence};
 use crate::ticks::Now;
-use carry::is_in_time;
+use carry::{Renewed, is_in_time};
 #[cfg(feature = "global")]
 use ledgers::WithLedgers;
 use state::FixedState;
-use way::{Gate, Latch, More, Set, Way, parity_of, tag_of, words};
+use way::{Gate, Latch, More, Set, Way, home_of, stamp_of, tag_of, words};
 
 /// Ways of a set. Models have one, or no model would end.
 const WAYS: usize = if cfg!(loom) { 1 } else { 7 };
@@ -97,11 +98,11 @@ const LOAD: u64 = if cfg!(loom) { 10_000 } else { 6_000 };
 /// In the place of a word whose way changes hands.
 const TAKEN: u64 = u64::MAX;
 
-/// The bit of a word that says by the policy of which version it is counted.
-const PARITY: u64 = CLOSED;
+/// Where in a word it says by the policy of which version it is counted.
+const STAMP_SHIFT: u32 = 62;
 
-/// What refunds are counted in, as a power of two of ticks.
-const GRAIN: u32 = 18;
+/// The bits of a word that say so.
+const STAMP: u64 = 3 << STAMP_SHIFT;
 
 /// The words that a way can have: one for each quota, and one for requests in flight.
 const MAX_WORDS: usize = MAX_QUOTAS + 1;
@@ -110,7 +111,7 @@ const MAX_WORDS: usize = MAX_QUOTAS + 1;
 const COUNT: u64 = u32::MAX as u64;
 
 /// That number.
-const LIVES: u64 = !COUNT & !(PARITY | 1 << 63);
+const LIVES: u64 = !COUNT & !STAMP;
 
 /// The store of fixed size: lock-free for whoever is known, and the fastest; [`Builder::fixed`](crate::Builder::fixed) makes it,
 /// and this names it in types, as in `Limiter<str, RandomState, Fixed>`.
@@ -166,9 +167,9 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone + Send + Sync + 'static> Stores<K, 
         if self.keys == 0 {
             return Err(BuildError::NoRoom);
         }
-        let in_table = || plans.iter().filter(|plan| plan.shared.is_empty());
-        let quotas = in_table().map(|plan| plan.quotas.len()).max().unwrap_or(0).max(self.quotas).clamp(1, MAX_QUOTAS);
-        let in_flight = self.in_flight || in_table().any(|plan| plan.in_flight.is_some());
+        let quotas =
+            plans.iter().map(|plan| plan.quotas.len()).max().unwrap_or(0).max(self.quotas).clamp(1, MAX_QUOTAS);
+        let in_flight = self.in_flight || plans.iter().any(|plan| plan.in_flight.is_some());
         let table = FixedStore::new(hasher, self.keys, quotas, in_flight)?;
         #[cfg(feature = "global")]
         return Ok(WithLedgers::new(table, self.keys, plans, write));
@@ -184,6 +185,8 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone + Send + Sync + 'static> Stores<K, 
 #[allow(unnameable_types, unreachable_pub, reason = "limiters hold it, by themselves or with a map beside it")]
 pub struct FixedStore<S> {
     hasher: S,
+    /// Tells the keys of this store from those of all others.
+    salt: u64,
     sets: Box<[Set]>,
     /// The second and third words of the ways of each set, then the fourth and fifth of each, and so on.
     more: Box<[More]>,
@@ -195,6 +198,8 @@ pub struct FixedStore<S> {
     in_flight: Option<usize>,
     /// Apart from what every check reads.
     counts: CachePadded<Counts>,
+    /// How many threads are carrying words over to a version, by whether that is odd.
+    renewing: [CachePadded<AtomicU64>; 2],
 }
 
 struct Counts {
@@ -215,12 +220,13 @@ impl<S> FixedStore<S> {
     fn new(hasher: S, keys: u64, quotas: usize, in_flight: bool) -> Result<Self, BuildError> {
         let count = (u128::from(keys) * 10_000).div_ceil(u128::from(LOAD) * WAYS as u128);
         let blocks = (quotas + usize::from(in_flight)) / 2;
-        let bytes = count * (128 * (1 + blocks as u128) + 16);
+        let bytes = count * (128 * (1 + blocks as u128) + 64);
         let none = || BuildError::NoMemory { bytes: u64::try_from(bytes).unwrap_or(u64::MAX) };
         let count = usize::try_from(count).map_err(|_| none())?;
         let more = count.checked_mul(blocks).ok_or_else(none)?;
         Ok(Self {
             hasher,
+            salt: crate::hasher::random(),
             sets: filled(count, Set::new).ok_or_else(none)?,
             more: filled(more, || More([words(), words()])).ok_or_else(none)?,
             gates: filled(count, Gate::new).ok_or_else(none)?,
@@ -232,6 +238,7 @@ impl<S> FixedStore<S> {
                 evictions: AtomicU64::new(0),
                 overflow: AtomicU64::new(0),
             }),
+            renewing: std::array::from_fn(|_| CachePadded::new(AtomicU64::new(0))),
         })
     }
 
@@ -257,7 +264,13 @@ impl<S> FixedStore<S> {
 
     fn way(&self, set: usize, way: usize, tag: u64) -> Way<'_> {
         let blocks = self.words() / 2;
-        Way { set: &self.sets[set], more: &self.more[set * blocks..][..blocks], way, tag }
+        let (sets, gates, more) = (&self.sets[set], &self.gates[set], &self.more[set * blocks..][..blocks]);
+        Way { set: sets, gate: gates, more, way, tag, home: home_of(way, false) }
+    }
+
+    /// The same of a key whose first set or second that is.
+    fn way_of(&self, set: usize, way: usize, tag: u64, is_second: bool) -> Way<'_> {
+        Way { home: home_of(way, is_second), ..self.way(set, way, tag) }
     }
 
     /// How many words a way has.
@@ -267,9 +280,9 @@ impl<S> FixedStore<S> {
 
     /// The way of that tag, unless it is taken.
     fn live(&self, hash: u64, tag: u64) -> Option<Way<'_>> {
-        self.both(hash).find_map(|set| {
+        self.both(hash).enumerate().find_map(|(n, set)| {
             let (way, word) = self.sets[set].find(tag)?;
-            (word != TAKEN).then(|| self.way(set, way, tag))
+            (word != TAKEN).then(|| self.way_of(set, way, tag, n == 1))
         })
     }
 
@@ -282,8 +295,18 @@ impl<S> FixedStore<S> {
         })
     }
 
+    fn id_of(&self, hash: u64) -> u64 {
+        resident(hash, self.salt)
+    }
+
+    /// The state of the key of a hash on `plan`, if it has a way.
+    #[inline]
+    fn state_of<'a>(&'a self, hash: u64, plan: &'a PlanTicks, version: u64) -> Option<FixedState<'a>> {
+        Some(self.state(self.live(hash, tag_of(hash, plan.index))?, plan, version))
+    }
+
     fn state<'a>(&'a self, way: Way<'a>, plan: &'a PlanTicks, version: u64) -> FixedState<'a> {
-        FixedState::Own { way, places: &plan.places, parity: parity_of(version), in_flight: self.in_flight }
+        FixedState::own(way, &plan.places, version, self.in_flight)
     }
 }
 
@@ -298,9 +321,9 @@ impl<K: Key + ?Sized, S: BuildHasher + 'static> Store<K> for FixedStore<S> {
     type State<'a> = FixedState<'a>;
 
     fn accepts(&self, plans: &Plans) -> Result<(), BuildError> {
-        for plan in plans.iter().filter(|plan| plan.shared.is_empty()) {
+        for plan in plans.iter() {
             let name = || plan.name.to_string();
-            if plan.quotas.len() > self.quotas {
+            if plan.places.iter().any(|place| usize::from(*place) >= self.quotas) {
                 return Err(BuildError::TooManyForStore { plan: name(), most: self.quotas });
             }
             if plan.in_flight.is_some() && self.in_flight.is_none() {
@@ -315,9 +338,15 @@ impl<K: Key + ?Sized, S: BuildHasher + 'static> Store<K> for FixedStore<S> {
         self.hasher.hash_one(key)
     }
 
+    fn id(&self, key: &K) -> u64 {
+        self.id_of(self.hasher.hash_one(key))
+    }
+
     #[inline(always)]
     fn prefetch(&self, hash: u64) {
-        self.sets[self.sets_of(hash).0].prefetch();
+        let (first, _) = self.sets_of(hash);
+        self.sets[first].prefetch();
+        self.gates[first].prefetch();
     }
 
     #[inline(always)]
@@ -337,35 +366,41 @@ impl<K: Key + ?Sized, S: BuildHasher + 'static> Store<K> for FixedStore<S> {
         current: impl Fn() -> u64,
         time: &impl Time,
     ) -> Option<(bool, Seen)> {
-        let Wish { by: &Simple { plan, quota, .. }, cost, demand, version } = wish;
-        let (parity, tag) = (parity_of(version), tag_of(hash, plan));
+        let Wish { by: &Simple { plan, since, quota, .. }, cost, demand, version } = wish;
+        let (stamp, tag) = (stamp_of(version), tag_of(hash, plan));
         let (first, second) = self.sets_of(hash);
-        let mut set = &self.sets[first];
-        let mut refunds = set.refunds.seen();
-        let (way, mut found) = match set.find(tag) {
+        let (mut index, mut is_second) = (first, false);
+        let (way, mut found) = match self.sets[first].find(tag) {
             Some(found) => found,
             None => {
-                set = &self.sets[second()];
-                refunds = set.refunds.seen();
-                set.find(tag)?
+                (index, is_second) = (second(), true);
+                self.sets[index].find(tag)?
             }
         };
+        let set = &self.sets[index];
         let (word, own) = (&set.tats[way], &set.tags[way]);
         // One new policy may have come, which has not changed the word then, or will; not two.
+        // Acquire: as in `Way::has_left`.
         let is_ours = || own.load(Ordering::Acquire) == tag && current().wrapping_sub(version) <= 1;
         loop {
             let now = quota.at(time.now());
-            let tat = found ^ parity;
-            let seen = |tat| Seen { quota, tat, now, cost, refunds, id: resident(hash), plan, source: Source::Local };
-            let Some(next) = demand.after(tat, now) else {
-                return (tat < CLOSED && is_ours()).then(|| (false, seen(tat)));
+            let tat = found ^ stamp;
+            let seen = |tat, refunds| {
+                let (id, home) = (resident(hash, self.salt), home_of(way, is_second));
+                Seen { quota, tat, now, cost, refunds, id, since, plan, home, source: Source::Local }
             };
-            if word.compare_exchange_weak(found, next ^ parity, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-                return is_ours().then(|| (true, seen(next)));
+            let Some(next) = demand.after(tat, now) else {
+                return (tat < CLOSED && is_ours()).then(|| (false, seen(tat, RefundsSeen::default())));
+            };
+            // After `tat` was read, so that a denial need not: a refund in between makes the compare-and-swap fail.
+            let refunds = self.gates[index].refunds[way].seen();
+            // AcqRel: as in `Way::exchange`.
+            if word.compare_exchange_weak(found, next ^ stamp, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+                return is_ours().then(|| (true, seen(next, refunds)));
             }
-            refunds = set.refunds.seen();
-            // As in `find`.
+            // Acquire: as in `find`.
             found = word.load(Ordering::Acquire);
+            // Acquire: as in `Way::has_left`.
             if own.load(Ordering::Acquire) != tag {
                 return None;
             }
@@ -374,8 +409,7 @@ impl<K: Key + ?Sized, S: BuildHasher + 'static> Store<K> for FixedStore<S> {
 
     fn visit<R>(&self, key: &K, plan: &PlanTicks, version: u64, f: impl FnOnce(FixedState<'_>, u64) -> R) -> Option<R> {
         let hash = self.hasher.hash_one(key);
-        let way = self.live(hash, tag_of(hash, plan.index))?;
-        Some(f(self.state(way, plan, version), resident(hash)))
+        Some(f(self.state_of(hash, plan, version)?, self.id_of(hash)))
     }
 
     #[cold]
@@ -390,7 +424,7 @@ impl<K: Key + ?Sized, S: BuildHasher + 'static> Store<K> for FixedStore<S> {
         f: impl FnOnce(FixedState<'_>, u64, Now) -> R,
     ) -> Option<R> {
         let hash = self.hasher.hash_one(key);
-        let tag = tag_of(hash, plan.index);
+        let (tag, id, stamp) = (tag_of(hash, plan.index), self.id_of(hash), stamp_of(plans.version));
         let (first, _) = self.sets_of(hash);
         let backoff = Backoff::new();
         loop {
@@ -398,25 +432,27 @@ impl<K: Key + ?Sized, S: BuildHasher + 'static> Store<K> for FixedStore<S> {
                 return None;
             }
             if let Some(way) = self.live(hash, tag) {
-                if self.renew(way, plans) {
-                    return Some(f(self.state(way, plan, plans.version), resident(hash), clock()));
+                match self.renew(way, plans, &is_current) {
+                    Renewed::Done => return Some(f(self.state(way, plan, plans.version), id, clock())),
+                    Renewed::Busy => backoff.snooze(),
+                    Renewed::Stale => return None,
                 }
-                backoff.snooze();
                 continue;
             }
             let left_behind = self.left_behind(hash, plans, plan);
+            self.renew_sets(hash, plans, &is_current);
             if newcomer == Newcomer::Show && left_behind.is_none() {
                 let floor = self.floor(hash);
                 let owes = self.may_owe(first, plans);
                 let now = clock();
-                let owes = owes > now.ticks() || !self.has_room(hash, now.ticks());
+                let owes = owes > now.ticks() || !self.has_room(hash, stamp, now.ticks());
                 let inherited = if owes { plans.inherited(plan, &is_current)? } else { [0; MAX_QUOTAS] };
                 let state = KeyState::new(plan, plans.version, 0, |n| inherited[n].max(floor), Who::<()>::Overflow);
-                return Some(f(FixedState::Apart(&state), resident(hash), now));
+                return Some(f(FixedState::apart(&state), id, now));
             }
 
             let latch = self.latch(hash);
-            // Somebody may have brought it meanwhile.
+            // Another thread may have brought it meanwhile.
             if self.live(hash, tag).is_some() {
                 continue;
             }
@@ -428,12 +464,16 @@ impl<K: Key + ?Sized, S: BuildHasher + 'static> Store<K> for FixedStore<S> {
             let (floor, owes) = (self.floor(hash), self.may_owe(first, plans));
             let now = clock();
             let inherited = if owes > now.ticks() { plans.inherited(plan, &is_current)? } else { [0; MAX_QUOTAS] };
-            let Some(claimed) = self.claim_for(hash, now.ticks()) else {
+            let Some(claimed) = self.claim_for(hash, stamp, now.ticks()) else {
                 let answer = plans.with_overflow(plan, &is_current, |state| {
                     state.full_no_earlier(floor);
-                    let answer = f(FixedState::Apart(state), plan.home.id, now);
-                    // While the overflow is locked: who carries it over finds it in here.
-                    self.gates[first].over.fetch_max(state.full_at(), Ordering::Release);
+                    let answer = f(FixedState::apart(state), in_overflow(id), now);
+                    // While the overflow is locked: a reload that carries it over finds it in here.
+                    // Release: pairs with the Acquire in `may_owe`. Relaxed: where nothing changes, nothing is written.
+                    let (over, full_at) = (&self.sets[first].over, state.full_at());
+                    if over.load(Ordering::Relaxed) < full_at {
+                        over.fetch_max(full_at, Ordering::Release);
+                    }
                     answer
                 })?;
                 crate::stats::count(&self.counts.overflow);
@@ -444,31 +484,40 @@ impl<K: Key + ?Sized, S: BuildHasher + 'static> Store<K> for FixedStore<S> {
                 self.give_up(&claimed);
                 return None;
             }
-            let way = self.begin_life(claimed, plans, plan, tag, |n| inherited[n].max(floor).max(now.ticks()), 0);
+            let way = self.begin_life(claimed, plans, plan, tag, |n| inherited[n].max(floor).max(now.ticks()));
             drop(latch);
-            return Some(f(self.state(way, plan, plans.version), resident(hash), now));
+            return Some(f(self.state(way, plan, plans.version), id, now));
         }
     }
 
     fn carry_all(&self, plans: &Plans) {
         plans.carry_overflow();
         let full_at = plans.overflow_full_at();
-        let overs = self.gates.iter().map(|gate| &gate.over);
+        let overs = self.sets.iter().map(|set| &set.over);
+        // Acquire, Release: as in `settle` and `may_owe`.
         for over in overs.filter(|over| over.load(Ordering::Acquire) > plans.at.ticks()) {
-            over.fetch_max(full_at, Ordering::Release);
+            if plans.rewinds {
+                over.store(full_at, Ordering::Release);
+            } else {
+                over.fetch_max(full_at, Ordering::Release);
+            }
+        }
+        if plans.rewinds {
+            self.gates.iter().for_each(|gate| gate.lower_floor(plans.at.ticks()));
         }
         // Release: pairs with `may_owe`.
         self.counts.carried.store(plans.version, Ordering::Release);
-        // Pairs with the fence after a claim: a claim that this does not see has seen the new version.
+        // SeqCst: pairs with the fence in `is_in_time`. A claim or a renewal that this does not see has seen the new version.
         fence(Ordering::SeqCst);
         for set in 0..self.sets.len() {
             for way in 0..WAYS {
                 let backoff = Backoff::new();
-                while !self.sweep(set, way, plans) {
+                while !self.sweep(set, way, plans, || true) {
                     backoff.snooze();
                 }
             }
         }
+        self.wait_for_renewals(plans);
     }
 
     fn move_use(&self, key: &K, plans: &Plans, by: &Move, at: Now, is_current: impl Fn() -> bool) -> Option<bool> {
@@ -490,19 +539,22 @@ impl<K: Key + ?Sized, S: BuildHasher + 'static> Store<K> for FixedStore<S> {
                 return Some(true);
             }
             let to = self.live(hash, to_tag);
-            if !self.renew(from, plans) || to.is_some_and(|to| !self.renew(to, plans)) {
-                backoff.snooze();
-                continue;
+            let ways = [Some(from), to].into_iter().flatten();
+            match ways.map(|way| self.renew(way, plans, &is_current)).find(|renewed| *renewed != Renewed::Done) {
+                None => {}
+                Some(Renewed::Stale) => return None,
+                Some(_) => {
+                    backoff.snooze();
+                    continue;
+                }
             }
-            let Some(mut claimed) = self.freeze_of(from, &is_current) else { continue };
-            from.set.refunds.begin_life();
-            if to.is_some_and(|to| self.absorb(to, &claimed.words, self.in_flight_of(&claimed), by, at)) {
-                self.empty(claimed);
-            } else {
-                self.renew_claimed(&mut claimed, plans, by, at);
-                self.open(&claimed, to_tag);
+            let mut is_moved = false;
+            // No refund of it is under way meanwhile, and none of what was taken from it comes after. A check of the key
+            // waits for what is frozen: so a refund is waited for before.
+            from.refunds().renew(|| is_moved = self.move_way(from, to, plans, to_tag, by, at, &is_current));
+            if is_moved {
+                return Some(true);
             }
-            return Some(true);
         }
     }
 
@@ -512,10 +564,12 @@ impl<K: Key + ?Sized, S: BuildHasher + 'static> Store<K> for FixedStore<S> {
         }
         let mut known = false;
         for way in self.of_hash(self.hasher.hash_one(key)) {
-            way.set.refunds.begin_life();
-            for n in 0..self.quotas {
-                known |= way.swap(n, |word| Some(word & PARITY));
-            }
+            // In one with the end of the life: what is taken in between is either not wiped, or not given back.
+            way.refunds().renew(|| {
+                for n in 0..self.quotas {
+                    known |= way.swap(n, |word| Some(word & STAMP));
+                }
+            });
         }
         Some(known)
     }

@@ -5,9 +5,8 @@ use crate::clock::Time;
 use crate::decision::Seen;
 use crate::error::BuildError;
 use crate::key::Key;
-use crate::plans::{Move, PlanTicks, Plans, Wish};
-use crate::quota::QuotaTicks;
-use crate::refunds::RefundsSeen;
+use crate::plans::{Granted, Move, PlanTicks, Plans, Wish};
+use crate::refunds::{Patience, RefundsSeen};
 use crate::shared::{Ledgers, Who, Write};
 #[cfg(all(feature = "global", not(loom)))]
 use crate::store::KeyState;
@@ -17,10 +16,11 @@ use crate::ticks::Now;
 /// The least `tat` that is none: what stands in its place while nobody may use a bucket.
 pub(crate) const CLOSED: u64 = 1 << 62;
 
-/// Which key it is, for refunds and places in flight: what comes from an overflow has the top bit set.
+/// Tells a key of that hash in the store of that random number from all others, for refunds and places in flight. What comes
+/// from an overflow has the top bit set.
 #[inline(always)]
-pub(crate) const fn resident(hash: u64) -> u64 {
-    hash >> 1
+pub(crate) const fn resident(hash: u64, salt: u64) -> u64 {
+    (hash ^ salt) >> 1
 }
 
 /// What there is of one key on one plan: a bucket for each of its quotas, in their order, a count of requests in flight, and
@@ -32,6 +32,9 @@ pub(crate) trait State: Copy {
     /// Whether all of it is counted by that version of the policy. One that isn't is counted by the one before, or closed.
     fn is_of(self, version: u64) -> bool;
 
+    /// Tells the place where it is from all others that its key may have been in: lives are counted by place.
+    fn home(self) -> u8;
+
     /// Where the n-th bucket stands; [`CLOSED`] or above if nobody may use it.
     fn tat(self, n: usize) -> u64;
 
@@ -41,9 +44,9 @@ pub(crate) trait State: Copy {
     /// See [`Bucket::draw`](crate::bucket::Bucket::draw). The denial of a bucket that is closed has a `tat` that says so.
     fn draw(self, n: usize, demand: &Demand, tat: u64, now: u64) -> Result<u64, u64>;
 
-    /// Gives back what was taken from the n-th bucket at the instant `then`, as its quota sees it, and has not come back by
-    /// itself.
-    fn give_back(self, n: usize, quota: &QuotaTicks, taken: &Taken, then: u64, clock: impl Fn() -> Now);
+    /// Gives back what was taken at the instant `then` from the buckets of `quotas`, which come first and in their order, and
+    /// has not come back by itself.
+    fn give_back(self, quotas: &[Granted], taken: &[Taken], then: Now, patience: Patience, clock: impl Fn() -> Now);
 
     /// Requests that have entered and not left.
     fn in_flight(self) -> u32;
@@ -87,6 +90,9 @@ pub(crate) trait Store<K: Key + ?Sized>: 'static {
     /// The hash of a key.
     fn hash(&self, key: &K) -> u64;
 
+    /// Tells the key from all others of all limiters.
+    fn id(&self, key: &K) -> u64;
+
     /// Asks for the memory in which the key of a hash is most likely to be.
     fn prefetch(&self, hash: u64);
 
@@ -111,7 +117,7 @@ pub(crate) trait Store<K: Key + ?Sized>: 'static {
 
     /// Hands the state of `key` on `plan` to `f`, once it is counted by the version of `plans`, with an id of the key
     /// and the time of `clock`. If there is none, `newcomer` says what then; where there is no room it is that of the
-    /// overflow, and the id is the overflow's. `None` if `is_current` finds that this version is not the current one any more.
+    /// overflow, and the id says so. `None` if `is_current` finds that this version is not the current one any more.
     #[expect(clippy::too_many_arguments, reason = "what they have in common is this call")]
     fn settle<R>(
         &self,

@@ -37,9 +37,6 @@
 //! uses it; whoever finds a newer version starts over with that.
 
 use std::borrow::Borrow;
-#[cfg(feature = "global")]
-mod handover;
-
 use std::collections::VecDeque;
 use std::fmt;
 use std::hash::BuildHasher;
@@ -49,7 +46,7 @@ use crate::clock::Time;
 use crate::decision::Seen;
 use crate::error::BuildError;
 use crate::key::Key;
-use crate::plans::{Move, PlanTicks, Plans, Simple, Wish};
+use crate::plans::{Move, PlanTicks, Plans, Wish, in_overflow};
 use crate::shared::{Who, Write};
 use crate::sync::{AtomicU64, DashMap, Mutex, MutexGuard, Ordering, SharedValue, Table};
 use crate::ticks::Now;
@@ -105,6 +102,8 @@ pub(super) fn default_shards() -> usize {
 #[expect(unnameable_types, reason = "limiters hold it, and nobody else")]
 pub struct ShardedStore<K: Key + ?Sized, S> {
     map: DashMap<K::Owned, KeyState, S>,
+    /// Tells the keys of this store from those of all others.
+    salt: u64,
     /// What belongs to a shard beside its table. Changed only under the shard's own lock; nothing is locked under it but
     /// an overflow.
     sides: Box<[Mutex<Side>]>,
@@ -126,14 +125,20 @@ struct Side {
     floor: u64,
     evictions: u64,
     overflow: u64,
-    /// One more for each state that was made or reset: what was taken from an earlier one can't be given back.
-    life: u32,
+    /// The latest life of a bucket of this shard, as far as it is known here: what was taken in an earlier one can't be given
+    /// back.
+    life: u64,
 }
 
 impl Side {
-    const fn new_life(&mut self) -> u32 {
-        self.life = self.life.wrapping_add(1);
+    const fn new_life(&mut self) -> u64 {
+        self.life = self.life.saturating_add(1);
         self.life
+    }
+
+    /// Has all lives that come be later than those of a state that goes.
+    fn outlive(&mut self, state: &KeyState) {
+        self.life = self.life.max(state.last_life());
     }
 }
 
@@ -150,6 +155,7 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone + 'static> ShardedStore<K, S> {
     pub(crate) fn new(hasher: S, shards: usize, max_keys: u64, write: Write<K>) -> Self {
         Self {
             map: DashMap::with_capacity_and_hasher_and_shard_amount(0, hasher, shards),
+            salt: crate::hasher::random(),
             sides: (0..shards).map(|_| Mutex::new(Side::default())).collect(),
             keys: AtomicU64::new(0),
             max_keys,
@@ -160,22 +166,11 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone + 'static> ShardedStore<K, S> {
     /// Hands the state of `key`, whose hash that is, on the plan of index `plan` to `f`, with an id of the key, if there is one.
     // Always: called, it would pass its answer through memory, 6 of 37 ns.
     #[inline(always)]
-    fn find<R>(&self, hash: u64, key: &K, plan: u16, f: impl FnOnce(&KeyState, u64) -> R) -> Option<R> {
+    pub(super) fn find<R>(&self, hash: u64, key: &K, plan: u16, f: impl FnOnce(&KeyState, u64) -> R) -> Option<R> {
         let shard = self.map.shards()[self.map.determine_shard(hash as usize)].read();
         shard
             .get(hash, |(known, state)| state.get().plan() == plan && known.borrow() == key)
-            .map(|(_, state)| f(state.get(), resident(hash)))
-    }
-
-    /// Locks the shard of `key` for reading, and hands `f` what counts one request of it less in flight, on a plan whose index
-    /// satisfies what that is given, if there is one.
-    fn for_leaving(&self, key: &K, f: impl FnOnce(&dyn Fn(&dyn Fn(u16) -> bool) -> bool) -> bool) -> bool {
-        let hash = self.map.hasher().hash_one(key);
-        let shard = self.map.shards()[self.map.determine_shard(hash as usize)].read();
-        f(&|is_meant| {
-            let left = |state: &KeyState| is_meant(state.plan()) && state.leave();
-            shard.get(hash, |(known, state)| known.borrow() == key && left(state.get())).is_some()
-        })
+            .map(|(_, state)| f(state.get(), resident(hash, self.salt)))
     }
 
     /// Locks the shard of `key` for writing, carries its states over to the version of `plans`, and hands the shard with the
@@ -227,6 +222,10 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone + 'static> Store<K> for ShardedStor
         self.map.hasher().hash_one(key)
     }
 
+    fn id(&self, key: &K) -> u64 {
+        resident(self.map.hasher().hash_one(key), self.salt)
+    }
+
     /// Where in its table it is, is for the table to know.
     #[inline(always)]
     fn prefetch(&self, _: u64) {}
@@ -243,14 +242,15 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone + 'static> Store<K> for ShardedStor
         current: impl Fn() -> u64,
         time: &impl Time,
     ) -> Option<(bool, Seen)> {
-        let Wish { by: Simple { plan, quota, .. }, cost, ref demand, version } = wish;
+        let Wish { by, cost, ref demand, version } = wish;
+        let (plan, quota) = (&by.plan, &by.quota);
         // As `find`, but nothing is a closure that could be left out of line: its answer would pass through memory, 8 of 40 ns.
         let shard = self.map.shards()[self.map.determine_shard(hash as usize)].read();
         let (_, state) = shard.get(hash, |(known, state)| state.get().plan() == *plan && known.borrow() == key)?;
         match state.get() {
             // Under the lock the state is of the current version or the one before; it knows the low bits of its own only.
             KeyState::One { slot, .. } if state.get().is_of(version) && current() == version => {
-                Some(Visited::new(slot, *plan, resident(hash)).take_seen(quota, cost, Some(demand), time))
+                Some(Visited::on_plan(slot, by, resident(hash, self.salt)).take_seen(quota, cost, Some(demand), time))
             }
             _ => None,
         }
@@ -278,15 +278,16 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone + 'static> Store<K> for ShardedStor
         let mut gone = [const { None }; SWEEP];
 
         self.with_shard(key, plans, &is_current, |shard, hash| {
+            let id = resident(hash, self.salt);
             let now = clock();
             if let Some(state) = shard.get(hash, key, plan.index) {
-                return Some(f(state.get_mut(), resident(hash), now));
+                return Some(f(state.get_mut(), id, now));
             }
             let inherited = plans.inherited(plan, &is_current)?;
             if newcomer == Newcomer::Show {
                 let floor = shard.side.floor;
                 let state = KeyState::new(plan, plans.version, 0, |n| inherited[n].max(floor), self.who(key));
-                return Some(f(&state, resident(hash), now));
+                return Some(f(&state, id, now));
             }
 
             for slot in &mut gone {
@@ -297,7 +298,7 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone + 'static> Store<K> for ShardedStor
                 let side = &mut *shard.side;
                 let answer = plans.with_overflow(plan, &is_current, |state| {
                     state.full_no_earlier(side.floor);
-                    f(state, plan.home.id, now)
+                    f(state, in_overflow(id), now)
                 })?;
                 side.overflow += 1;
                 crate::stats::count(&plan.home.counts.overflow);
@@ -307,7 +308,7 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone + 'static> Store<K> for ShardedStor
             let fresh = KeyState::new(plan, plans.version, life, |n| inherited[n].max(floor), self.who(key));
             let owned = owned.unwrap_or_else(|| key.to_owned());
             shard.side.arrivals.push_back(hash);
-            Some(f(shard.insert(hash, owned, fresh), resident(hash), now))
+            Some(f(shard.insert(hash, owned, fresh), id, now))
         })?
     }
 
@@ -319,6 +320,9 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone + 'static> Store<K> for ShardedStor
             left.retain_mut(|(index, until)| {
                 let mut table = self.map.shards()[*index].write();
                 let mut shard = Shard { table: &mut table, side: lock(&self.sides[*index]), store: self, plans };
+                if plans.rewinds {
+                    shard.side.floor = shard.side.floor.min(plans.at.ticks());
+                }
                 // Newcomers, who are of this version, come to the back.
                 let until = *until.get_or_insert(shard.side.looked_at + shard.side.arrivals.len() as u64);
                 for _ in 0..STEP {
@@ -369,8 +373,13 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone + 'static> Store<K> for ShardedStor
     }
 
     fn leave(&self, key: &K, plans: &Plans, plan: u16) -> bool {
+        let hash = self.map.hasher().hash_one(key);
         // One lock for all looks: the key is moved under that for writing.
-        self.for_leaving(key, |leave| plans.leave_in_turn(plan, leave))
+        let shard = self.map.shards()[self.map.determine_shard(hash as usize)].read();
+        plans.leave_in_turn(plan, |is_meant| {
+            let left = |state: &KeyState| is_meant(state.plan()) && state.leave();
+            shard.get(hash, |(known, state)| known.borrow() == key && left(state.get())).is_some()
+        })
     }
 
     #[cfg(all(feature = "global", not(loom)))]
@@ -409,7 +418,9 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone + 'static> Shard<'_, K, S> {
 
     fn remove(&mut self, hash: u64, eq: impl Fn(&K::Owned, &KeyState) -> bool) -> Option<(K::Owned, KeyState)> {
         let (known, state) = self.table.remove_entry(hash, |(known, state)| eq(known, state.get()))?;
-        Some((known, state.into_inner()))
+        let state = state.into_inner();
+        self.side.outlive(&state);
+        Some((known, state))
     }
 
     /// Carries the states of this hash whose keys are meant over to the current version.
@@ -493,7 +504,7 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone + 'static> ShardedStore<K, S> {
         for entry in self.map.iter() {
             let key = entry.key().borrow();
             let hash = self.map.hasher().hash_one(key);
-            copies.extend(f(entry.value(), resident(hash)).map(|seen| (entry.key().clone(), seen)));
+            copies.extend(f(entry.value(), resident(hash, self.salt)).map(|seen| (entry.key().clone(), seen)));
         }
         copies
     }

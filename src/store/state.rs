@@ -6,9 +6,9 @@ use super::{CLOSED, State};
 use crate::bucket::{Bucket, Demand};
 use crate::clock::Time;
 use crate::decision::{Allow, Decision, Seen, Source};
-use crate::plans::{Move, PlanTicks};
+use crate::plans::{Granted, Move, PlanTicks, Simple};
 use crate::quota::QuotaTicks;
-use crate::refunds::{Refunds, RefundsSeen, grain};
+use crate::refunds::{Patience, Refunds, RefundsSeen, grain, grains_of};
 use crate::shared::{Ledgers, Who};
 use crate::sync::{AtomicU32, Ordering};
 use crate::ticks::Now;
@@ -95,7 +95,7 @@ pub struct Slot {
 
 impl Slot {
     /// A bucket that is full from `tat` on, in the life `life`, see `refunds.rs`.
-    pub fn new(tat: u64, life: u32) -> Self {
+    pub fn new(tat: u64, life: u64) -> Self {
         Self { bucket: Bucket::full_at(tat), refunds: Refunds::in_life(life) }
     }
 }
@@ -105,7 +105,7 @@ impl KeyState {
     pub(crate) fn new<K: ?Sized>(
         plan: &PlanTicks,
         version: u64,
-        life: u32,
+        life: u64,
         tat: impl Fn(usize) -> u64,
         who: Who<'_, K>,
     ) -> Self {
@@ -193,6 +193,11 @@ impl KeyState {
         self.slots().iter().map(|slot| slot.bucket.tat()).max().unwrap_or(0)
     }
 
+    /// The latest life of a bucket.
+    pub(crate) fn last_life(&self) -> u64 {
+        self.slots().iter().map(|slot| slot.refunds.seen().life()).max().unwrap_or(0)
+    }
+
     /// Lets one more request in, if fewer than `limit` are in flight.
     pub(crate) fn enter(&self, limit: u32) -> bool {
         // Relaxed, here and below: the count is all there is, and it is changed by compare-and-swap.
@@ -207,8 +212,8 @@ impl KeyState {
     }
 
     /// The same under the next policy: use is carried over. Where all quotas of the plan stay as they were, so do the
-    /// buckets, and what was taken from them can still be given back.
-    pub(crate) fn carry<K: ?Sized>(&mut self, version: u64, by: &Move, at: Now, life: u32, who: Who<'_, K>) {
+    /// buckets, and what was taken from them can still be given back. Others begin the life `life` or a later one.
+    pub(crate) fn carry<K: ?Sized>(&mut self, version: u64, by: &Move, at: Now, life: u64, who: Who<'_, K>) {
         if by.as_before {
             match self {
                 Self::One { version: own, .. }
@@ -219,6 +224,7 @@ impl KeyState {
             }
             return;
         }
+        let life = life.max(self.last_life() + 1);
         let slots = by.to.quotas.iter().zip(&by.matched).map(|(quota, matched)| {
             let Some((slot, old)) =
                 matched.and_then(|from| Some((self.slots().get(from)?, &by.from.quotas.get(from)?.ticks)))
@@ -231,8 +237,9 @@ impl KeyState {
         *self = Self::of(&by.to, version, self.in_flight().load(Ordering::Relaxed), slots, ledgers);
     }
 
-    /// Adds what `other` has used, on the same `plan`.
-    pub(crate) fn absorb(&mut self, other: &Self, plan: &PlanTicks, at: Now, life: u32) {
+    /// Adds what `other` has used, on the same `plan`, and begins the life `life` or a later one.
+    pub(crate) fn absorb(&mut self, other: &Self, plan: &PlanTicks, at: Now, life: u64) {
+        let life = life.max(self.last_life().max(other.last_life()) + 1);
         let slots = self
             .slots()
             .iter()
@@ -250,8 +257,10 @@ impl KeyState {
         *self = Self::of(plan, version, in_flight[0].saturating_add(in_flight[1]), slots, ledgers);
     }
 
-    /// Makes all buckets full. What is in flight stays so, and what a fleet has used of global quotas.
-    pub(crate) fn reset(&mut self, life: u32) {
+    /// Makes all buckets full, and begins the life `life` or a later one. What is in flight stays so, and what a fleet has
+    /// used of global quotas.
+    pub(crate) fn reset(&mut self, life: u64) {
+        let life = life.max(self.last_life() + 1);
         let fresh = || Slot::new(0, life);
         match self {
             Self::One { slot, .. } => *slot = fresh(),
@@ -270,6 +279,12 @@ impl State for &KeyState {
         self.is_of(version)
     }
 
+    /// All lives of a key are counted together.
+    #[inline]
+    fn home(self) -> u8 {
+        0
+    }
+
     #[inline]
     fn tat(self, n: usize) -> u64 {
         self.slots().get(n).map_or(CLOSED, |slot| slot.bucket.tat())
@@ -285,9 +300,9 @@ impl State for &KeyState {
         self.slots().get(n).ok_or(CLOSED)?.bucket.draw(demand, tat, now)
     }
 
-    fn give_back(self, n: usize, quota: &QuotaTicks, taken: &Taken, then: u64, clock: impl Fn() -> Now) {
-        if let Some(slot) = self.slots().get(n) {
-            slot.give_back(quota, taken, then, clock);
+    fn give_back(self, quotas: &[Granted], taken: &[Taken], then: Now, patience: Patience, clock: impl Fn() -> Now) {
+        for ((slot, quota), taken) in self.slots().iter().zip(quotas).zip(taken) {
+            slot.give_back(&quota.ticks, taken, quota.ticks.at(then), patience, &clock);
         }
     }
 
@@ -322,14 +337,22 @@ pub struct Visited<'a> {
     slot: &'a Slot,
     /// The index of the plan.
     plan: u16,
+    /// The version since which the plan has its quotas.
+    since: u32,
     /// Which key of which limiter this is, for refunds: what was taken from one is not given back to another.
     id: u64,
 }
 
 impl<'a> Visited<'a> {
-    /// `slot`, and whose it is.
-    pub const fn new(slot: &'a Slot, plan: u16, id: u64) -> Self {
-        Self { slot, plan, id }
+    /// `slot`, and whose it is, where there is one plan.
+    pub const fn new(slot: &'a Slot, id: u64) -> Self {
+        Self { slot, plan: 0, since: 0, id }
+    }
+
+    /// `slot`, and whose it is, on that plan.
+    #[inline(always)]
+    pub(crate) const fn on_plan(slot: &'a Slot, plan: &Simple, id: u64) -> Self {
+        Self { slot, plan: plan.plan, since: plan.since, id }
     }
 
     /// Takes `cost` units, all or nothing, at the instant `now`.
@@ -356,10 +379,7 @@ impl<'a> Visited<'a> {
         let now = quota.at(time.now());
         let answer = bucket.draw_any(demand, quota, cost, tat, now);
         let (Ok(tat) | Err(tat)) = answer;
-        (
-            answer.is_ok(),
-            Seen { quota: *quota, tat, now, cost, refunds, id: self.id, plan: self.plan, source: Source::Local },
-        )
+        (answer.is_ok(), self.seen(quota, cost, tat, now, refunds))
     }
 
     /// What [`take`](Self::take) would answer. An allow of it has taken nothing that could be given back.
@@ -370,16 +390,21 @@ impl<'a> Visited<'a> {
         let answer = self.slot.bucket.peek(quota, cost, now);
         let (Ok(tat) | Err(tat)) = answer;
         let cost = if answer.is_ok() { 0 } else { cost };
-        Seen { quota: *quota, tat, now, cost, refunds, id: self.id, plan: self.plan, source: Source::Local }
-            .decision(answer.is_ok())
+        self.seen(quota, cost, tat, now, refunds).decision(answer.is_ok())
+    }
+
+    #[inline(always)]
+    const fn seen(self, quota: &QuotaTicks, cost: u64, tat: u64, now: u64, refunds: RefundsSeen) -> Seen {
+        let Self { plan, since, id, .. } = self;
+        Seen { quota: *quota, tat, now, cost, refunds, id, since, plan, home: 0, source: Source::Local }
     }
 
     /// Gives back of what `allow` took what was taken from here and has not come back by itself by the time that `clock`
     /// tells. `refunds.rs` says how much that is, and why.
     pub fn refund(self, quota: &QuotaTicks, allow: &Allow, clock: impl Fn() -> Now) {
         let seen = &allow.seen;
-        if seen.cost != 0 && allow.instead_of.is_none() && seen.id == self.id && seen.quota == *quota {
-            self.slot.give_back(quota, &seen.taken(), seen.now, clock);
+        if seen.cost != 0 && allow.instead_of.is_none() && seen.id == self.id {
+            self.slot.give_back(quota, &seen.taken(), seen.now, Patience::Waits, clock);
         }
     }
 }
@@ -414,12 +439,25 @@ impl Taken {
 
 impl Slot {
     /// Gives back what was taken at the instant `then`, as the quota sees it, and has not come back by itself.
-    pub(crate) fn give_back(&self, quota: &QuotaTicks, taken: &Taken, then: u64, clock: impl Fn() -> Now) {
-        self.refunds.give_back(taken.refunds, grain(quota.charge(quota.burst())), |given_back| {
-            self.bucket.lower(|| {
+    pub(crate) fn give_back(
+        &self,
+        quota: &QuotaTicks,
+        taken: &Taken,
+        then: u64,
+        patience: Patience,
+        clock: impl Fn() -> Now,
+    ) {
+        if taken.cost == 0 {
+            return;
+        }
+        let grain = grain(quota.charge(quota.burst()));
+        self.refunds.give_back(taken.refunds, patience, |before| {
+            let given_back = before.since(taken.refunds, grain);
+            let lowered = self.bucket.lower(|| {
                 let now = quota.at(clock());
                 (taken.worth(quota, given_back, then, now), now)
-            })
+            });
+            grains_of(lowered, grain)
         });
     }
 }

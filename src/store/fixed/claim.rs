@@ -1,7 +1,7 @@
 //! How ways change hands.
 
-use super::way::{Way, parity_of};
-use super::{COUNT, FixedStore, LIVES, MAX_WORDS, PARITY, TAKEN, WAYS};
+use super::way::{Way, home_of, stamp_of};
+use super::{CLOSED, COUNT, FixedStore, LIVES, MAX_WORDS, STAMP, TAKEN, WAYS};
 use crate::plans::{PlanTicks, Plans};
 use crate::stats::count;
 use crate::sync::Ordering;
@@ -13,66 +13,74 @@ pub(super) struct Claimed<'a> {
 }
 
 impl<S> FixedStore<S> {
-    /// Whether the n-th word is as a fresh one at the instant `now`. One that is full since this very instant is not yet: the
-    /// next life starts now, and has to start later than the words of this one.
-    pub(super) fn is_idle(&self, n: usize, word: u64, now: u64) -> bool {
-        let tat = word & !PARITY;
-        word != TAKEN && if Some(n) == self.in_flight { word & COUNT == 0 } else { tat == 0 || tat < now }
+    /// Whether the n-th word of a way of that `tag` is as a fresh one at the instant `now`. One that is full since this very
+    /// instant is not yet: the next life starts now, and has to start later than the words of this one. Nor is one that is not
+    /// counted by the version of that `stamp`: it is not known what it says. Of an empty way, nothing is.
+    fn is_idle(&self, n: usize, tag: u64, word: u64, stamp: u64, now: u64) -> bool {
+        if Some(n) == self.in_flight {
+            return word != TAKEN && word & COUNT == 0;
+        }
+        let tat = if tag == 0 && word != TAKEN { word & !STAMP } else { word ^ stamp };
+        tat == 0 || tat < now
     }
 
-    /// By what to choose a way among several that are not in use at the instant `now`, if it is none that is.
-    pub(super) fn look_at(&self, set: usize, way: usize, now: u64) -> Option<(bool, u64)> {
+    /// By what to choose a way among several that are idle at the instant `now`; `None` if it is in use.
+    pub(super) fn look_at(&self, set: usize, way: usize, stamp: u64, now: u64) -> Option<(bool, u64)> {
         let tag = self.sets[set].tags[way].load(Ordering::Relaxed);
         let way = self.way(set, way, tag);
         // Relaxed: a claim looks again.
         let word = |n| way.word(n).load(Ordering::Relaxed);
-        let idle = (0..self.words()).all(|n| self.is_idle(n, word(n), now));
-        idle.then(|| (tag != 0, word(0) & !PARITY))
+        let idle = (0..self.words()).all(|n| self.is_idle(n, tag, word(n), stamp, now));
+        idle.then(|| (tag != 0, word(0) & !STAMP))
     }
 
-    /// A way for the key of a hash, if there is one that is not in use: in the first set while half of that is not, else in the
-    /// one of which less is.
-    pub(super) fn claim_for(&self, hash: u64, now: u64) -> Option<Claimed<'_>> {
-        let in_use = |set| (0..WAYS).filter(|way| self.look_at(set, *way, now).is_none()).count();
+    /// A way for the key of a hash, if there is one that is idle: in the first set while half of that is, else in the one of
+    /// which more is.
+    pub(super) fn claim_for(&self, hash: u64, stamp: u64, now: u64) -> Option<Claimed<'_>> {
+        let in_use = |set| (0..WAYS).filter(|way| self.look_at(set, *way, stamp, now).is_none()).count();
         let (first, second) = self.sets_of(hash);
         let second = second();
         let used = in_use(first);
         let order = if used <= WAYS / 2 || used <= in_use(second) { [first, second] } else { [second, first] };
-        order.into_iter().find_map(|set| self.claim_in(set, now))
+        order.into_iter().find_map(|set| {
+            let mut claimed = self.claim_in(set, stamp, now)?;
+            claimed.way.home = home_of(claimed.way.way, set != first);
+            Some(claimed)
+        })
     }
 
     /// Claims an empty way of the set, or else the one that has been idle for longest.
-    pub(super) fn claim_in(&self, set: usize, now: u64) -> Option<Claimed<'_>> {
+    fn claim_in(&self, set: usize, stamp: u64, now: u64) -> Option<Claimed<'_>> {
         let mut tried = [false; WAYS];
         loop {
-            let idle = (0..WAYS).filter(|way| !tried[*way]).filter_map(|way| Some((self.look_at(set, way, now)?, way)));
-            let ((is_used, _), way) = idle.min()?;
+            let idle = |way| Some((self.look_at(set, way, stamp, now)?, way));
+            let ((is_used, _), way) = (0..WAYS).filter(|way| !tried[*way]).filter_map(idle).min()?;
             tried[way] = true;
             if is_used {
                 self.gates[set].raise_floor(now);
             }
             let tag = self.sets[set].tags[way].load(Ordering::Relaxed);
-            if let Some(claimed) = self.claim(set, self.way(set, way, tag), now) {
+            if let Some(claimed) = self.claim(set, self.way(set, way, tag), stamp, now) {
                 return Some(claimed);
             }
         }
     }
 
     /// Takes all words of a way, if all of them are idle at the instant `now`.
-    pub(super) fn claim<'a>(&self, set: usize, way: Way<'a>, now: u64) -> Option<Claimed<'a>> {
+    fn claim<'a>(&self, set: usize, way: Way<'a>, stamp: u64, now: u64) -> Option<Claimed<'a>> {
         let mut words = [0; MAX_WORDS];
-        // The first word last: until it is taken, the way is whose it was.
+        // The first word last: until it is taken, the way is its key's.
         for n in (1..self.words()).chain([0]) {
-            // What has become somebody else's is as good as in use.
+            // What has become another key's is as good as in use.
             words[n] = way.load(n).unwrap_or(TAKEN);
-            if !self.is_idle(n, words[n], now) || !way.exchange(n, words[n], TAKEN) {
+            if !self.is_idle(n, way.tag, words[n], stamp, now) || !way.exchange(n, words[n], TAKEN) {
                 let taken = if n == 0 { 1..self.words() } else { 1..n };
                 // Release: as for a newcomer's words.
                 taken.for_each(|n| way.word(n).store(words[n], Ordering::Release));
                 return None;
             }
         }
-        // If it has changed hands and looked the same, nothing was taken from it since, but it was somebody's.
+        // If it has changed hands and looked the same, nothing was taken from it since, but it had another key.
         let tag = way.set.tags[way.way].load(Ordering::Relaxed);
         if tag != way.tag {
             self.gates[set].raise_floor(now);
@@ -109,16 +117,16 @@ impl<S> FixedStore<S> {
         plan: &PlanTicks,
         tag: u64,
         full_at: impl Fn(usize) -> u64,
-        in_flight: u32,
     ) -> Way<'a> {
         count(if claimed.way.tag == 0 { &self.counts.keys } else { &self.counts.evictions });
-        let parity = parity_of(plans.version);
-        claimed.words[..self.quotas].fill(parity);
+        let stamp = stamp_of(plans.version);
+        claimed.way.refunds().begin_life();
+        claimed.words[..self.quotas].fill(stamp);
         for (n, place) in plan.places.iter().enumerate() {
-            claimed.words[usize::from(*place)] = full_at(n) ^ parity;
+            claimed.words[usize::from(*place)] = full_at(n) ^ stamp;
         }
         if let Some(place) = self.in_flight {
-            claimed.words[place] = next_life(claimed.words[place]) | u64::from(in_flight);
+            claimed.words[place] = next_life(claimed.words[place]);
         }
         self.open(&claimed, tag);
         Way { tag, ..claimed.way }
@@ -133,7 +141,8 @@ impl<S> FixedStore<S> {
         }
     }
 
-    /// Opens a way that was frozen and whose use is elsewhere by now, as an empty one.
+    /// Opens a way that was frozen and whose use is elsewhere by now, as an empty one. Its refunds are the caller's own: one
+    /// that was under way could lower what comes after.
     pub(super) fn empty(&self, mut claimed: Claimed<'_>) {
         claimed.words[..self.quotas].fill(0);
         if let Some(place) = self.in_flight {
@@ -149,8 +158,24 @@ impl<S> FixedStore<S> {
     }
 
     /// Whether a newcomer to these sets would get a way of its own.
-    pub(super) fn has_room(&self, hash: u64, now: u64) -> bool {
-        self.both(hash).any(|set| (0..WAYS).any(|way| self.look_at(set, way, now).is_some()))
+    pub(super) fn has_room(&self, hash: u64, stamp: u64, now: u64) -> bool {
+        self.both(hash).any(|set| (0..WAYS).any(|way| self.look_at(set, way, stamp, now).is_some()))
+    }
+
+    /// Has the ways of both sets of a hash counted by the version of `plans`, as far as that can be done without waiting, so
+    /// that it is known which of them are idle.
+    pub(super) fn renew_sets(&self, hash: u64, plans: &Plans, is_current: impl Fn() -> bool) {
+        let stamp = stamp_of(plans.version);
+        for set in self.both(hash) {
+            for way in 0..WAYS {
+                // Relaxed: the renewal looks again.
+                let tag = self.sets[set].tags[way].load(Ordering::Relaxed);
+                let word = self.sets[set].tats[way].load(Ordering::Relaxed);
+                if tag != 0 && word != TAKEN && word ^ stamp >= CLOSED {
+                    self.sweep(set, way, plans, &is_current);
+                }
+            }
+        }
     }
 
     /// The instant until when newcomers to that set inherit the debt of the overflow. While a new policy is being put in force,
@@ -158,7 +183,7 @@ impl<S> FixedStore<S> {
     pub(super) fn may_owe(&self, set: usize, plans: &Plans) -> u64 {
         // Acquire: pairs with the store in `carry_all`, after which the instants are those of this version.
         let is_carried = self.counts.carried.load(Ordering::Acquire) >= plans.version;
-        let over = self.gates[set].over.load(Ordering::Acquire);
+        let over = self.sets[set].over.load(Ordering::Acquire);
         if is_carried || over <= plans.at.ticks() { over } else { u64::MAX }
     }
 

@@ -1,25 +1,27 @@
 //! Sets, ways, and their words.
 
-use super::{PARITY, TAKEN, WAYS};
+use super::{STAMP_SHIFT, TAKEN, WAYS};
 use crate::refunds::Refunds;
 use crate::sync::{AtomicU64, Backoff, Ordering, prefetch};
 
-/// What seven keys have in common that checks need, their tags, and the bucket of each, in one block of two cache lines.
+/// What checks need of seven keys: the tag and the bucket of each, in one block of two cache lines.
 #[repr(align(128))]
 pub(super) struct Set {
     /// A byte of each way's tag, by which to find it.
     marks: AtomicU64,
-    pub(super) refunds: Refunds,
+    /// Until when newcomers inherit the debt of the overflow.
+    pub(super) over: AtomicU64,
     pub(super) tags: [AtomicU64; WAYS],
     pub(super) tats: [AtomicU64; WAYS],
 }
 
-/// What newcomers to a set need beside it, out of the way of checks.
+/// What takes and newcomers need beside that, in a cache line that a denial does not touch.
+#[repr(align(64))]
 pub(super) struct Gate {
     /// The floor, and in the lowest bit whether a newcomer has the latch.
     head: AtomicU64,
-    /// Until when newcomers inherit the debt of the overflow.
-    pub(super) over: AtomicU64,
+    /// What the refunds of each way need.
+    pub(super) refunds: [Refunds; WAYS],
 }
 
 /// Two further words of each way of a set.
@@ -32,7 +34,7 @@ pub(super) fn words() -> [AtomicU64; WAYS] {
 
 impl Set {
     pub(super) fn new() -> Self {
-        Self { marks: AtomicU64::new(0), refunds: Refunds::in_life(0), tags: words(), tats: words() }
+        Self { marks: AtomicU64::new(0), over: AtomicU64::new(0), tags: words(), tats: words() }
     }
 
     /// Asks for its memory.
@@ -88,7 +90,13 @@ impl Set {
 
 impl Gate {
     pub(super) fn new() -> Self {
-        Self { head: AtomicU64::new(0), over: AtomicU64::new(0) }
+        Self { head: AtomicU64::new(0), refunds: std::array::from_fn(|_| Refunds::in_life(0)) }
+    }
+
+    /// Asks for its memory.
+    #[inline(always)]
+    pub(super) fn prefetch(&self) {
+        prefetch(&self.refunds, 0);
     }
 
     /// The latest instant that one of the ways was claimed at.
@@ -101,6 +109,13 @@ impl Gate {
         // Release: pairs with `floor`. Who sees the way taken, which comes after, sees this.
         let raise = |head: u64| (head >> 1 < now).then_some(now << 1 | head & 1);
         let _ = self.head.fetch_update(Ordering::Release, Ordering::Relaxed, raise);
+    }
+
+    /// Lowers the floor, as time goes on from the instant `at`.
+    pub(super) fn lower_floor(&self, at: u64) {
+        // Release: as in `raise_floor`.
+        let lower = |head: u64| (head >> 1 > at).then_some(at << 1 | head & 1);
+        let _ = self.head.fetch_update(Ordering::Release, Ordering::Relaxed, lower);
     }
 
     pub(super) fn latch(&self) -> Latch<'_> {
@@ -121,6 +136,12 @@ impl Drop for Latch<'_> {
         // Release: pairs with `latch`.
         self.0.head.fetch_and(!1, Ordering::Release);
     }
+}
+
+/// Tells a way of the first set of a key, or of its second, from all others that the key may have.
+#[inline(always)]
+pub(super) const fn home_of(way: usize, is_second: bool) -> u8 {
+    way as u8 | (is_second as u8) << 3
 }
 
 /// The bytes of the marks that belong to a way.
@@ -146,18 +167,21 @@ pub(super) const fn plan_of(tag: u64) -> u16 {
 
 /// What a word of that version is flipped by.
 #[inline(always)]
-pub(super) const fn parity_of(version: u64) -> u64 {
-    if version.is_multiple_of(2) { 0 } else { PARITY }
+pub(super) const fn stamp_of(version: u64) -> u64 {
+    (version % 3) << STAMP_SHIFT
 }
 
-/// A way, as whoever looks for `tag` has found it.
+/// A way, as a caller that looks for `tag` has found it.
 #[derive(Clone, Copy)]
 pub(crate) struct Way<'a> {
     pub(super) set: &'a Set,
+    pub(super) gate: &'a Gate,
     /// Its further words, and those of the other ways of its set.
     pub(super) more: &'a [More],
     pub(super) way: usize,
     pub(super) tag: u64,
+    /// Tells it from the other ways that its key may have.
+    pub(super) home: u8,
 }
 
 impl<'a> Way<'a> {
@@ -167,6 +191,11 @@ impl<'a> Way<'a> {
             0 => &self.set.tats[self.way],
             n => &self.more[(n - 1) / 2].0[(n - 1) % 2][self.way],
         }
+    }
+
+    #[inline(always)]
+    pub(super) fn refunds(self) -> &'a Refunds {
+        &self.gate.refunds[self.way]
     }
 
     /// Whether it is somebody else's.
