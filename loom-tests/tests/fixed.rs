@@ -4,8 +4,8 @@
 //! so that a key that is not idle leaves no room for another one of its sets.
 #![allow(clippy::expect_used, reason = "a helper that meets the unexpected stops the model")]
 
-use loom_tests::Race;
 use loom_tests::keyed::{self, A, B, C, Identity, allow, at, count, fast, slow};
+use loom_tests::{Race, thread};
 use tollgate::{Builder, Fixed, InFlight, Limiter, Plan, PlanLimiter, Policy, Quota, Unit};
 
 type Keyed = Limiter<u64, Identity, Fixed>;
@@ -327,5 +327,89 @@ fn a_reset_forgets_what_was_taken_before_it() {
         limiter.refund_at(&A, before, at(100));
         let left = drain(&limiter, A, 100);
         assert!((1..=2).contains(&left), "{left}");
+    });
+}
+
+/// `C` lets go of its way in the first set, full since 101 as most of what it took was given back, and has one in the second set
+/// at 102. What it took before is worth nothing there, whenever that is given back.
+#[test]
+#[cfg_attr(not(loom), ignore = "a set has seven ways then, and room for all")]
+fn a_refund_after_its_key_has_changed_sets_is_worth_nothing() {
+    Race::model_within(2, |race| {
+        let limiter = builder(2).quota(fast(4)).build().expect("a quota that makes sense");
+        let three = allow(limiter.check_cost_at(&C, 3, at(100)));
+        let one = allow(limiter.check_at(&C, at(100)));
+        limiter.refund_at(&C, three, at(100));
+        assert_eq!(take(&limiter, B, 102), 1);
+        let give_back = |limiter: &Keyed| limiter.refund_at(&C, one, at(102));
+        let (taken, ()) = race.run(&limiter, |limiter| count(&limiter.check_cost_at(&C, 4, at(102))), give_back);
+        assert_eq!((taken, limiter.stats().overflow, take(&limiter, C, 102)), (1, 0, 0));
+    });
+}
+
+/// Full at 102 by the old quota, and far from it by the new one: a newcomer that finds the new one in force does not take `A` for
+/// idle, whether its word is carried over by then or not.
+#[test]
+fn a_newcomer_during_a_reload_finds_no_key_idle_by_the_old_policy() {
+    Race::model_within(2, |race| {
+        let limiter = limiter(fast(2));
+        assert_eq!(count(&limiter.check_cost_at(&A, 2, at(100))), 1);
+        let reload = |limiter: &Keyed| {
+            let slower = Quota::per_second(100_000_000).burst(4);
+            let policy = Policy::new().plan("default", slower).plan("x", slower).default_plan("default");
+            limiter.reload_at(policy, at(101)).expect("a policy that makes sense");
+        };
+        let newcomer = |limiter: &Keyed| {
+            while limiter.plan("x").is_err() {
+                thread::yield_now();
+            }
+            take(limiter, B, 103)
+        };
+        race.run(&limiter, reload, newcomer);
+        // One of two was used at 101, and so is one of four then; in two nanoseconds a fifth of it has come back.
+        assert_eq!(drain(&limiter, A, 103), 3);
+    });
+}
+
+/// A reset that races a take: the take is wiped, and then it can't be given back, or it is not.
+#[test]
+fn a_take_that_a_reset_wipes_is_not_given_back() {
+    Race::model(|race| {
+        let limiter = limiter(Quota::per_second(0).burst(2));
+        assert_eq!(take(&limiter, A, 100), 1);
+        let (_, one) = race.run(&limiter, |limiter| limiter.reset(&A), |limiter| limiter.check_at(&A, at(100)));
+        let taken = drain(&limiter, A, 100);
+        limiter.refund_at(&A, allow(one), at(100));
+        assert!(taken + drain(&limiter, A, 100) <= 2);
+    });
+}
+
+/// The units of both quotas are taken or none, whether a refund of the key is under way or not.
+#[test]
+fn a_rollback_that_races_a_refund_takes_nothing_twice() {
+    Race::model_within(2, |race| {
+        let limiter = limiter([slow(3).named("a"), slow(2).named("b")]);
+        let first = allow(limiter.check_at(&A, at(100)));
+        let give_back = |limiter: &Keyed| limiter.refund_at(&A, first, at(100));
+        let (taken, ()) = race.run(&limiter, |limiter| count(&limiter.check_cost_at(&A, 2, at(100))), give_back);
+        let left = drain(&limiter, A, 100);
+        assert!(2 * taken + left <= 2, "{taken} {left}");
+    });
+}
+
+/// A plan that shrinks to one quota: what is taken of it meanwhile is used after it, though its word changes its place.
+#[test]
+fn the_use_of_a_quota_that_is_left_alone_follows_it() {
+    Race::model_within(2, |race| {
+        let limiter = limiter([fast(4).named("a"), slow(3).named("b")]);
+        assert_eq!(take(&limiter, A, 100), 1);
+        let reload = |limiter: &Keyed| {
+            let shrunk = Policy::new().plan("default", slow(3).named("b"));
+            limiter.reload_at(shrunk, at(100)).expect("a policy that makes sense");
+        };
+        let ((), taken) = race.run(&limiter, reload, |limiter| take(limiter, A, 100));
+        // A take that was carried over on the one quota and finds the other gone is charged once more at most.
+        let left = drain(&limiter, A, 100);
+        assert!(taken == 1 && left <= 1, "{taken} {left}");
     });
 }

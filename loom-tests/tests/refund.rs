@@ -20,7 +20,7 @@ fn quota(burst: u64) -> QuotaTicks {
 const ID: u64 = 1;
 
 fn refund(slot: &Slot, quota: &QuotaTicks, allow: &Allow, clock: impl Fn() -> Now) {
-    Visited::new(slot, 0, ID).refund(quota, allow, clock);
+    Visited::new(slot, ID).refund(quota, allow, clock);
 }
 
 fn at(nanos: u64) -> Now {
@@ -28,7 +28,7 @@ fn at(nanos: u64) -> Now {
 }
 
 fn take(slot: &Slot, burst: u64, cost: u64, nanos: u64) -> Option<Allow> {
-    match Visited::new(slot, 0, ID).take(&quota(burst), cost, at(nanos)) {
+    match Visited::new(slot, ID).take(&quota(burst), cost, at(nanos)) {
         Decision::Allow(allow) => Some(allow),
         Decision::Deny(_) => None,
     }

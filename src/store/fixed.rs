@@ -286,6 +286,11 @@ impl<S> FixedStore<S> {
         })
     }
 
+    /// Whether a way has that tag, be it taken or not.
+    fn is_there(&self, hash: u64, tag: u64) -> bool {
+        self.both(hash).any(|set| self.sets[set].find(tag).is_some())
+    }
+
     /// The ways of a hash on any plan.
     fn of_hash(&self, hash: u64) -> impl Iterator<Item = Way<'_>> {
         let ways = self.both(hash).flat_map(|set| (0..WAYS).map(move |way| (set, way)));
@@ -439,6 +444,11 @@ impl<K: Key + ?Sized, S: BuildHasher + 'static> Store<K> for FixedStore<S> {
                 }
                 continue;
             }
+            if self.is_there(hash, tag) {
+                // A newcomer is taking its place, or puts it back where the policy has changed.
+                backoff.snooze();
+                continue;
+            }
             let left_behind = self.left_behind(hash, plans, plan);
             self.renew_sets(hash, plans, &is_current);
             if newcomer == Newcomer::Show && left_behind.is_none() {
@@ -453,7 +463,7 @@ impl<K: Key + ?Sized, S: BuildHasher + 'static> Store<K> for FixedStore<S> {
 
             let latch = self.latch(hash);
             // Another thread may have brought it meanwhile.
-            if self.live(hash, tag).is_some() {
+            if self.is_there(hash, tag) {
                 continue;
             }
             if let Some(way) = self.left_behind(hash, plans, plan) {
@@ -481,7 +491,8 @@ impl<K: Key + ?Sized, S: BuildHasher + 'static> Store<K> for FixedStore<S> {
                 return Some(answer);
             };
             if !is_in_time(&is_current) {
-                self.give_up(&claimed);
+                // By the policy that is in force by now it may not be idle: so it is put back, and found where it was.
+                self.open(&claimed, claimed.way.tag);
                 return None;
             }
             let way = self.begin_life(claimed, plans, plan, tag, |n| inherited[n].max(floor).max(now.ticks()));

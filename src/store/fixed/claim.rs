@@ -132,15 +132,6 @@ impl<S> FixedStore<S> {
         Way { tag, ..claimed.way }
     }
 
-    /// Opens a way that was claimed in vain, as an empty one: whose it was may have found it taken, and have another by now.
-    pub(super) fn give_up(&self, claimed: &Claimed<'_>) {
-        self.open(claimed, 0);
-        if claimed.way.tag != 0 {
-            self.counts.keys.fetch_sub(1, Ordering::Relaxed);
-            count(&self.counts.evictions);
-        }
-    }
-
     /// Opens a way that was frozen and whose use is elsewhere by now, as an empty one. Its refunds are the caller's own: one
     /// that was under way could lower what comes after.
     pub(super) fn empty(&self, mut claimed: Claimed<'_>) {
