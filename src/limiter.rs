@@ -293,10 +293,11 @@ impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Limiter<K, S, T> {
     /// back is at most `burst + rate × t`. It never lifts a bucket above its burst, and it is worth at most what of the
     /// take has not come back by itself: units that were refilled since are not given twice. Where other units of the
     /// key were given back in between, that can't always be told, and it is worth less rather than more. An allow of
-    /// another key or of a peek gives back nothing, nor does one of a key that was reset since, or of a plan whose quotas
-    /// have changed.
+    /// another key, another limiter or of a peek gives back nothing, nor does one of a key that was reset or moved since, or of a
+    /// plan whose quotas have changed.
     ///
-    /// Refunds of one key wait for one another; checks never wait for them.
+    /// Refunds of one key wait for one another. In the fixed store no check waits for them. In the sharded one a refund has its
+    /// shard locked for reading, so that only a check of a new key of that shard does.
     ///
     /// ```
     /// use tollgate::{Decision, Limiter, Quota};

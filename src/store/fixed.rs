@@ -1,29 +1,30 @@
-//! The store of fixed size: lock-free for whoever is known, in safe code, its memory taken once.
+//! The store of fixed size: lock-free for known keys, in safe code, its memory taken once.
 //!
 //! A key is a 64-bit hash. It has two candidate *sets* of seven *ways* each. A way is a tag, which is 47 bits of the hash and
 //! the index of the plan, and a word for each quota that a plan may have. Tags and first words of a set lie in one aligned
-//! block of 128 bytes with what its checks have in common; further words, for plans of several quotas, in blocks of their own;
-//! and what only newcomers need, apart from these in a *gate*.
+//! block of 128 bytes; what only takes and newcomers need, in a *gate* of 64 bytes; further words, for plans of several quotas,
+//! in blocks of their own.
 //!
 //! # Marks
 //!
 //! A byte of each tag, its *mark*, stands in a word of the set, so that one comparison finds the ways that may have a tag. It is
-//! no more than a hint: the tag has the say. Who holds a way changes its mark just before its tag, and nobody else does. So
-//! whoever sees neither yet, or the mark of another life, finds nobody, and looks again under the latch that newcomers have.
+//! only a hint: the tag decides. The thread that has claimed a way changes its mark just before its tag, and no other does. A
+//! caller that sees neither yet, or the mark of another life, does not find the key, and looks again under the latch that
+//! newcomers have.
 //!
 //! # Words
 //!
-//! A word is `tat` in its low 62 bits and, above it, the parity of the version of the policy that it is counted by; or
-//! [`TAKEN`], while its way changes hands. Flipped by the parity that a caller goes by, each word that is not for it is
+//! A word is `tat` in its low 62 bits and, above it, the *stamp*: the version, modulo three, of the policy that it is counted by.
+//! While its way changes hands it is [`TAKEN`]. Flipped by the stamp that a caller goes by, each word that is not for it is
 //! [`CLOSED`] or above. No room of a bucket reaches that far, so that a take needs no further branch to know.
 //!
 //! # Known keys
 //!
 //! A caller finds a way by its mark in its first set or its second, reads the word, and then the tag: if that is right, the
 //! word is of this key. A denial writes nothing. A take swaps the word, and reads the tag once more: if that has changed, it
-//! can't tell whose word it has moved on, and decides again, at worst at the cost of a unit of somebody else's; it is never
-//! admitted for free. Nobody who is known waits for anybody, but where a plan has several quotas: then a check of an *idle* key
-//! waits for a newcomer that is about to take its place.
+//! can't tell whose word it has moved on, and decides again, at worst at the cost of a unit of another key; it is never
+//! admitted for free. A known key waits for no other thread, but if it is idle: then its check waits for a newcomer that is
+//! taking its place.
 //!
 //! Could a word be read in one life of a way and swapped in a later one in which it has come to the same value, and the tag
 //! have come back as well? A new life starts at the time of the claim or later, which is after all of the old one, and `tat`
@@ -35,29 +36,34 @@
 //!
 //! A newcomer takes the *latch* in the gate of its first set, so that there is one newcomer of a key at a time; others for that
 //! set wait. It looks again, then claims an empty way or an idle one, in the first set while at most three of its ways are in
-//! use, else in that with fewer: what is idle equals a fresh bucket, and nothing is lost with it. A way is *claimed* by
-//! swapping each idle word for `TAKEN`, the first word last: from then on it is nobody's. If one of them is not idle any more,
-//! the others are put back. Then the tag is written, and the words, the first one last: whoever sees it sees the others.
+//! use, else in that with fewer: what is idle equals a fresh bucket, and nothing is lost with it. Only a word of the version
+//! that the newcomer goes by can be idle: others are carried over first, or are in use. A way is *claimed* by
+//! swapping each idle word for `TAKEN`, the first word last: from then on it is no key's. If one of them is not idle any more,
+//! the others are put back. Then the tag is written, and the words, the first one last: a caller that sees it sees the others.
 //!
 //! Each set has a *floor*, the latest instant that a way of it was claimed at, raised before the claim. New buckets are full
 //! from the floors of both sets on and not before, so that a clock that goes backwards finds no fresh bucket for a key
 //! that was evicted later.
 //!
 //! If all ways of both sets are in use, the newcomer is charged to the overflow of its plan, under the latch, and its first
-//! set remembers until when that may matter. Who gets a way of its own before then inherits the debt of the overflow.
+//! set remembers until when that may matter. A key that gets a way of its own before then inherits the debt of the overflow.
 //!
 //! # Refunds
 //!
-//! What refunds need (see `refunds.rs`) is kept for a set as a whole, in grains of 33 µs. Refunds to other keys of the set make
-//! one worth less, never more. Refunds of one set wait for one another; checks never wait for them.
+//! What refunds need (see `refunds.rs`) is kept for each way. A refund waits for another of the same way; checks, newcomers and
+//! renewals never wait for one. It lowers a word by compare-and-swap, and so finds the word changed if its way was given to
+//! another key meanwhile: an idle word is before the floor, and no later one of the way is. A way that is emptied though it
+//! is not idle, since its use has moved to another plan, waits for a refund first.
 //!
 //! # A new policy
 //!
 //! A quota that stays keeps its place among the words of a way. So each word is carried over by itself, with one swap, by the
-//! sweep or by whoever meets it first, and the outcome is the same. The sweep waits for ways that are taken; a claim looks
-//! after its first swap whether the version is still the current one. So when the sweep is over, no word is left of the
-//! version before, nor will one be made, and the parity is free to be used again. Who has slept through two new
-//! policies finds the version changed after its take, and decides again.
+//! sweep or by the caller that meets it first, and the outcome is the same. Only the lone quota of a plan that shrinks moves to
+//! the first place: its word is carried over where it was, and then copied. The sweep waits for ways that are taken; a claim
+//! looks after its first swap whether the version is still the current one, and if not puts the words back. At its end the
+//! sweep waits for threads that carry words over to the version before its own. So no word is left of the version before, nor
+//! will one be made, and the stamp is free to be used again. A thread that sleeps through two new policies finds the version
+//! changed after its take, and decides again.
 //!
 //! Keys of a plan that is gone stay where they are, carried over to the plan that they went to. When the key comes for that
 //! plan and is not known there, it takes its old way over.
@@ -113,32 +119,37 @@ const COUNT: u64 = u32::MAX as u64;
 /// That number.
 const LIVES: u64 = !COUNT & !STAMP;
 
-/// The store of fixed size: lock-free for whoever is known, and the fastest; [`Builder::fixed`](crate::Builder::fixed) makes it,
+/// The store of fixed size: lock-free for known keys, and the fastest; [`Builder::fixed`](crate::Builder::fixed) makes it,
 /// and this names it in types, as in `Limiter<str, RandomState, Fixed>`.
 ///
 /// # Trade-offs
 ///
 /// - **Its memory is taken when it is made**, for the number of keys that are *active* at once, which is those that are not idle:
-///   128 bytes for a set of seven keys, 60 % of which are expected to be in use, and 16 beside it: 34.3 bytes for each key that is
-///   expected, whatever a key is. Plans of two or three quotas take 128 bytes more for each set, 64.8 bytes a key, and so on for
+///   192 bytes for a set of seven keys, 60 % of which are expected to be in use: 45.7 bytes for each key that is expected,
+///   whatever a key is. Plans of two or three quotas take 128 bytes more for each set, 76.2 bytes a key, and so on for
 ///   each further two; a limit of requests in flight counts as a quota.
 /// - **With as many keys as expected, practically all have buckets of their own**; with a sixth more, some 20 in a million have
-///   none, with a third more a thousandth. They share the overflow buckets of their plan, as everybody does in the default store
-///   at [`max_keys`](crate::Builder::max_keys), and [`stats`](crate::Limiter::stats) counts their checks. Whoever is known
-///   notices nothing, so that invented keys change neither memory nor what known clients get.
-/// - **A key is its hash**, 63 bits of it, and its plan: two keys that have both in common share a bucket, of a million keys
-///   any two in one of 18 million stores, of ten million in one of 180,000. No hasher that leaves some of the 64 bits alone
-///   will do. What it resists is up to the hasher, see [`RandomState`](crate::RandomState).
-/// - **Nobody who is known waits**, but where a plan has several quotas: a check of an idle key may then wait for a
-///   newcomer that is just taking its place. A newcomer waits for other newcomers of its set, and refunds of one set wait for
-///   one another. A denial writes nothing, so that a key that is denied is read by all cores at once.
-/// - A refund is worth less, if it is by debt, by what was given back to other keys of the set since.
+///   none, with a third more a thousandth. They share the overflow buckets of their plan, as in the default store
+///   at [`max_keys`](crate::Builder::max_keys), and [`stats`](crate::Limiter::stats) counts their checks. Known keys
+///   notice nothing, so that invented keys change neither memory nor what known clients get.
+/// - **A key is its hash and its plan**: two keys share a bucket if they have 47 bits of the hash and the plan in common, and one
+///   of the two sets that the other bits choose. Of a million keys that happens to any two in one of some ten million stores.
+///   No hasher that leaves some of the 64 bits alone will do. What it resists is up to the hasher, see
+///   [`RandomState`](crate::RandomState).
+/// - **A known key waits for no other thread** that is stopped in a check, a refund, or a reload, but if it is idle: its
+///   check may then wait for a newcomer that is just taking its place. A newcomer waits for other newcomers of its set, and
+///   refunds, [`reset`](crate::Limiter::reset) and [`move_plan`](crate::Limiter::move_plan) of a key wait for one another. A
+///   reload waits for newcomers, moves, and checks that carry a key over. A denial writes nothing, so that a key that is denied is read by all cores at once.
+/// - These waits spin and give way to other threads. A thread with real-time priority that spins for one of lower
+///   priority on its own core spins for ever: give all threads that use a limiter one priority.
+/// - After a `fork`, what another thread of the parent had just locked stays so in the child: newcomers of one set of seven keys,
+///   refunds of one key, or a reload may then wait for ever there. Fork before other threads use the limiter.
 /// - When a key's plan is removed, what it has used goes with it to the plan that it comes to, unless it was known there already.
 ///   A check that runs while its key is [moved](crate::Limiter::move_plan) may be charged on both plans, and one whose thread
 ///   stands still while the policy is replaced twice is charged and decided again.
 /// - A key on a plan with a global quota (feature `global`) has a ledger, which is no word of a table: it is kept in a map
-///   beside it as the default store keeps it, at the cost that it has there, and there are at most as many as the store was
-///   made for. Use follows a key from the one to the other when its plan, or the policy, changes.
+///   beside it as the default store keeps its keys, at the cost that it has there, and there are at most as many as the store
+///   was made for. [`stats`](crate::Limiter::stats) counts such a key once in the table and once in the map.
 /// - A policy with more local quotas than it was made for is refused, see [`room_for`](crate::Builder::room_for).
 ///
 /// It keeps no keys, so that there is no [`entries`](crate::Limiter::entries):
