@@ -2,8 +2,9 @@
 
 use std::borrow::Borrow;
 use std::hash::BuildHasher;
+use std::ptr;
 
-use super::ShardedStore;
+use super::{Kept, ShardedStore};
 use crate::key::Key;
 use crate::plans::{PlanTicks, Plans};
 use crate::store::{KeyState, Store};
@@ -32,12 +33,16 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone + 'static> ShardedStore<K, S> {
         take: impl FnOnce(&KeyState) -> bool,
     ) -> Option<bool> {
         self.with_shard(key, plans, is_current, |shard, hash| {
-            if !shard.get(hash, key, plan).is_some_and(|state| take(state.get_mut())) {
+            let of_key = |known: &K::Owned, kept: &Kept| kept.state.plan() == plan && known.borrow() == key;
+            let Some(place) = shard.place(hash, of_key) else { return false };
+            // By its place from here on: a comparison could panic while the state is in both stores.
+            let is_it = |kept: &Kept| ptr::eq(kept, place);
+            if !shard.table.get(hash, |(_, kept)| is_it(kept.get())).is_some_and(|(_, kept)| take(&kept.get().state)) {
                 return false;
             }
-            drop(shard.remove(hash, |known, state| state.plan() == plan && known.borrow() == key));
-            shard.side.surplus.push(hash);
-            self.keys.fetch_sub(1, Ordering::Relaxed);
+            let taken = shard.remove(hash, is_it);
+            shard.count_out(hash);
+            drop(taken);
             true
         })
     }
@@ -62,11 +67,12 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone + 'static> ShardedStore<K, S> {
             // Relaxed: nobody else can see the state.
             state.in_flight().store(in_flight, Ordering::Relaxed);
             match shard.get(hash, key, plan.index) {
-                Some(own) => own.get_mut().absorb(&state, plan, at, life),
+                Some(own) => own.absorb(&state, plan, at, life),
                 None => {
+                    let owned = key.to_owned();
                     self.keys.fetch_add(1, Ordering::Relaxed);
                     shard.side.arrivals.push_back(hash);
-                    _ = shard.insert(hash, key.to_owned(), state);
+                    _ = shard.insert(hash, owned, state);
                 }
             }
         })
