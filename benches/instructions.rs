@@ -20,12 +20,12 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use comfy_table::presets::ASCII_MARKDOWN;
 use comfy_table::{CellAlignment, Table};
 use peers::{HOURLY, Many, PLENTY, Subject, coarse, fixed, governor, plans, string_key, tollgate};
-use tollgate::{Clock, DirectLimiter, Quota};
+use tollgate::{Clock, DirectLimiter, Policy, Quota};
 
 const CHECKS: u64 = 10_000;
 
 /// What is counted, by the name of its row.
-const ROWS: [(&str, fn()); 20] = [
+const ROWS: [(&str, fn()); 21] = [
     ("TSC + load + CAS", floor),
     ("direct, allowed: tollgate", || {
         let limiter = DirectLimiter::new(Quota::per_second(4_000_000_000)).unwrap();
@@ -61,6 +61,11 @@ const ROWS: [(&str, fn()); 20] = [
     ("string, hot key, denied: fixed", || keyed(&fixed(HOURLY, 1_000, Clock::precise()))),
     ("string, hot key, denied: fixed, coarse", || keyed(&fixed(HOURLY, 1_000, Clock::coarse().unwrap()))),
     ("string, hot key, denied: governor", || keyed(&governor(HOURLY))),
+    ("string, hot key, allowed: after a reload", || {
+        let limiter = tollgate(PLENTY);
+        limiter.reload(Policy::new().plan("default", PLENTY.tollgate())).unwrap();
+        keyed(&limiter);
+    }),
     ("string, hot key, allowed: a named plan", || {
         let limiter = plans(PLENTY);
         let plan = limiter.plan("one").unwrap();

@@ -37,6 +37,15 @@ pub struct Builder<K: Key + ?Sized = str, S = RandomState, T = Sharded> {
     hasher: S,
     fleet: Fleet,
     write: Write<K>,
+    dropped: Dropped,
+}
+
+/// What [`keys`](Builder::keys) could not take along, since it speaks of keys of another type, and is not given again yet.
+#[derive(Clone, Copy, Default)]
+struct Dropped {
+    fleet: bool,
+    overrides: usize,
+    resolver: bool,
 }
 
 impl Builder {
@@ -48,6 +57,7 @@ impl Builder {
             hasher: RandomState::new(),
             fleet: Fleet::default(),
             write: Write::default(),
+            dropped: Dropped::default(),
         }
     }
 }
@@ -70,16 +80,25 @@ impl<K: Key + ?Sized, S, T> Builder<K, S, T> {
 
     /// All plans and how a key gets one, in the place of any that were given before.
     pub fn policy(self, policy: Policy<K>) -> Self {
-        Self { policy, ..self }
+        let dropped = Dropped { overrides: 0, resolver: false, ..self.dropped };
+        Self { policy, dropped, ..self }
     }
 
     /// The type of the keys, `str` by default: any that can be hashed and compared. Keys are looked up by reference to this
     /// type and kept in its owned form: `str` as `String`, `[u8]` as `Vec<u8>`, a `Clone` type as itself.
     ///
-    /// It comes before plans and the fleet are given, which can speak of keys.
+    /// It comes before what speaks of keys: the fleet, and a policy with overrides or a resolver. What of that was given before
+    /// can't be taken along, and unless it is given again after, [`build`](Self::build) refuses.
     pub fn keys<Q: Key + ?Sized>(self) -> Builder<Q, S, T> {
-        let Self { policy, clock, store, hasher, .. } = self;
-        Builder { policy: policy.of_keys(), clock, store, hasher, fleet: Fleet::default(), write: Write::default() }
+        let Self { policy, clock, store, hasher, fleet, write: _, dropped } = self;
+        let (overrides, resolver) = policy.of_single_keys();
+        let dropped = Dropped {
+            fleet: dropped.fleet || fleet.is_some(),
+            overrides: dropped.overrides + overrides,
+            resolver: dropped.resolver || resolver,
+        };
+        let (fleet, write) = (Fleet::default(), Write::default());
+        Builder { policy: policy.of_keys(), clock, store, hasher, fleet, write, dropped }
     }
 
     /// The clock, [`Clock::precise`] by default.
@@ -96,7 +115,8 @@ impl<K: Key + ?Sized, S, T> Builder<K, S, T> {
     where
         K: crate::global::WireKey,
     {
-        Self { fleet: Some(std::sync::Arc::clone(fleet.link())), write: Some(K::write), ..self }
+        let dropped = Dropped { fleet: false, ..self.dropped };
+        Self { fleet: Some(std::sync::Arc::clone(fleet.link())), write: Some(K::write), dropped, ..self }
     }
 
     /// What is legal about the policy and may not be meant. Each is also told as a `tracing` event when the limiter is built.
@@ -107,16 +127,16 @@ impl<K: Key + ?Sized, S, T> Builder<K, S, T> {
 
     /// How keys are hashed, [`RandomState`] by default, which says what attacks it resists.
     pub fn hasher<H: BuildHasher + Clone>(self, hasher: H) -> Builder<K, H, T> {
-        let Self { policy, clock, store, fleet, write, .. } = self;
-        Builder { policy, clock, store, hasher, fleet, write }
+        let Self { policy, clock, store, fleet, write, dropped, .. } = self;
+        Builder { policy, clock, store, hasher, fleet, write, dropped }
     }
 
     /// Makes the limiter, and with it the clock: [`Clock::precise`] can take 200 ms the first time.
     ///
     /// # Errors
     ///
-    /// [`BuildError`] if no quota was given, if one or a plan makes no sense, if there is room for no key, or for a
-    /// number of shards that is no power of two from 2 to 65,536.
+    /// [`BuildError`] if no quota was given, if one or a plan makes no sense, if there is room for no key, for a
+    /// number of shards that is no power of two from 2 to 65,536, or if [`keys`](Self::keys) came after what speaks of keys.
     pub fn build(self) -> Result<Limiter<K, S, T>, BuildError>
     where
         S: 'static,
@@ -125,6 +145,11 @@ impl<K: Key + ?Sized, S, T> Builder<K, S, T> {
         #[cfg(feature = "global")]
         for warning in self.warnings() {
             tracing::warn!(target: "tollgate", plan = warning.plan, quota = warning.quota, "{warning}");
+        }
+        if let Dropped { fleet, overrides, resolver } = self.dropped
+            && (fleet || overrides > 0 || resolver)
+        {
+            return Err(BuildError::KeysNotFirst { fleet, overrides, resolver });
         }
         let policy = Compiled::new(self.policy, None, Now::ORIGIN, &self.fleet)?;
         let store = self.store.build(self.hasher, &policy.plans, self.write)?;
@@ -153,8 +178,8 @@ impl<K: Key + ?Sized, S> Builder<K, S, Sharded> {
     /// # Ok::<(), tollgate::BuildError>(())
     /// ```
     pub fn fixed(self, keys: u64) -> Builder<K, S, Fixed> {
-        let Self { policy, clock, hasher, fleet, write, .. } = self;
-        Builder { policy, clock, store: Fixed { keys, quotas: 0, in_flight: false }, hasher, fleet, write }
+        let Self { policy, clock, hasher, fleet, write, dropped, .. } = self;
+        Builder { policy, clock, store: Fixed { keys, quotas: 0, in_flight: false }, hasher, fleet, write, dropped }
     }
 
     /// The number of shards, each with a lock of its own: a power of two from 2 to 65,536. More shards, fewer threads

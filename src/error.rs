@@ -84,6 +84,15 @@ pub enum BuildError {
         /// The number that was refused.
         shards: usize,
     },
+    /// [`Builder::keys`](crate::Builder::keys) came after what speaks of keys of the type before, and would have dropped it.
+    KeysNotFirst {
+        /// Whether there was a fleet.
+        fleet: bool,
+        /// How many keys the policy had put on a plan.
+        overrides: usize,
+        /// Whether the policy had a resolver.
+        resolver: bool,
+    },
     /// A plan has more quotas than a fixed store was built for.
     TooManyForStore {
         /// What it is called.
@@ -215,6 +224,21 @@ impl fmt::Display for BuildError {
             }
             Self::BadShards { shards } => {
                 write!(f, "{shards} shards: give a power of two from 2 to 65,536")
+            }
+            Self::KeysNotFirst { fleet, overrides, resolver } => {
+                let overrides = match overrides {
+                    0 => None,
+                    1 => Some(String::from("the override of a key")),
+                    more => Some(format!("the overrides of {more} keys")),
+                };
+                let rest = [(fleet, "the fleet"), (resolver, "the resolver")];
+                let rest = rest.iter().filter(|(is_dropped, _)| **is_dropped).map(|(_, name)| String::from(*name));
+                let dropped: Vec<_> = overrides.into_iter().chain(rest).collect();
+                write!(
+                    f,
+                    "`.keys()` comes after {}, which it can't keep: call `.keys()` first, since these speak of keys",
+                    dropped.join(" and ")
+                )
             }
             Self::TooManyForStore { plan, most } => write!(
                 f,

@@ -89,6 +89,8 @@ pub mod global;
 #[cfg(feature = "http")]
 pub mod http;
 
+#[cfg(not(loom))]
+mod at_hand;
 mod bucket;
 mod builder;
 mod clock;

@@ -19,13 +19,14 @@ use crate::error::{BuildError, UnknownPlan};
 use crate::hasher::RandomState;
 use crate::key::Key;
 use crate::plan_limiter::PlanLimiter;
-use crate::plans::{MAX_QUOTAS, PlanTicks, in_overflow, is_overflow};
+use crate::plans::{MAX_QUOTAS, PlanTicks, Simple, in_overflow, is_overflow};
 use crate::policy::{Compiled, PlanId};
 use crate::quota::Quota;
 use crate::several::{self, AllTaken, Ask, Pair, Verdict};
 use crate::shared::Fleet;
 use crate::stats::{PlanStats, Stats, count};
 use crate::store::{Newcomer, Sharded, State, Store, Stores, Taken};
+use crate::sync::at_hand;
 use crate::ticks::Now;
 use crate::unit::Unit;
 pub use many::Check;
@@ -83,6 +84,9 @@ struct Inner<K: Key + ?Sized, S: 'static, T: Stores<K, S>> {
     fleet: Fleet,
 }
 
+/// A policy, and the plan that a key is on by it.
+pub(crate) type Found<'a, K> = (&'a Compiled<K>, &'a PlanTicks);
+
 impl Limiter {
     /// A limiter of one quota and `str` keys on the precise clock. [`builder`](Limiter::builder) has the options.
     ///
@@ -101,7 +105,8 @@ impl Limiter {
 
 impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Limiter<K, S, T> {
     pub(crate) fn from_parts(policy: Compiled<K>, clock: Clock, store: T::Of, fleet: Fleet) -> Self {
-        let current = Current::new(policy);
+        let is_kept = policy.plain;
+        let current = Current::new(policy, is_kept);
         let inner = Arc::new(Inner { current, store, clock, reloads: Reloads::new(), fleet });
         #[cfg(all(feature = "global", not(loom)))]
         if let Some(link) = &inner.fleet {
@@ -168,7 +173,8 @@ impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Limiter<K, S, T> {
     #[inline(always)]
     pub(crate) fn take(&self, key: &K, given: Option<PlanId>, cost: u64, time: impl Time) -> Decision {
         let Some(policy) = self.inner.current.only() else { return self.take_later(key, given, cost, time) };
-        match self.take_by(policy, 0, key, given, cost, &time) {
+        let taken = policy.simple_of_all(given).and_then(|simple| self.take_of(simple, 0, key, cost, &time));
+        match taken {
             Some((true, seen)) => Decision::Allow(Allow::alone(seen)),
             Some((false, seen)) if !time.doubts(&seen) => Decision::Deny(Deny::alone(seen)),
             Some(_) => self.take_later(key, given, cost, time.latest()),
@@ -176,54 +182,73 @@ impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Limiter<K, S, T> {
         }
     }
 
-    /// The same by whatever policy is in force.
+    /// The same by whatever policy is in force, if what it takes of that is at hand.
     #[inline(never)]
     fn take_later(&self, key: &K, given: Option<PlanId>, cost: u64, time: impl Time) -> Decision {
-        let policy = self.inner.current.get();
-        match self.take_by(&policy, policy.plans.version, key, given, cost, &time) {
+        let current = &self.inner.current;
+        let version = current.version();
+        let Some(simple) = at_hand::get(current.id(), version, given) else {
+            return self.take_looking(key, given, cost, time);
+        };
+        match self.take_of(&simple, version, key, cost, &time) {
             Some((true, seen)) => Decision::Allow(Allow::alone(seen)),
             Some((false, seen)) if !time.doubts(&seen) => Decision::Deny(Deny::alone(seen)),
             Some(_) => self.take_later(key, given, cost, time.latest()),
             None => self.take_rest(key, given, cost, time),
         }
+    }
+
+    /// The same, which the next check has at hand what it takes for, if all keys are on the same plan.
+    #[inline(never)]
+    fn take_looking(&self, key: &K, given: Option<PlanId>, cost: u64, time: impl Time) -> Decision {
+        let current = &self.inner.current;
+        let policy = current.get();
+        let plan = &**policy.plan_of(key, given);
+        let version = policy.plans.version;
+        if let Some(simple) = &plan.simple {
+            if policy.is_for_all(given) {
+                at_hand::put(current.id(), version, given, *simple);
+            }
+            match self.take_of(simple, version, key, cost, &time) {
+                Some((true, seen)) => return Decision::Allow(Allow::alone(seen)),
+                Some((false, seen)) if !time.doubts(&seen) => return Decision::Deny(Deny::alone(seen)),
+                Some(_) => return self.take_on((&policy, plan), key, given, cost, time.latest()),
+                None => {}
+            }
+        }
+        self.take_on((&policy, plan), key, given, cost, time)
     }
 
     /// The same whatever the plan, and of a key that is not known.
     #[inline(never)]
     fn take_rest(&self, key: &K, given: Option<PlanId>, cost: u64, time: impl Time) -> Decision {
-        match self.take_paired(key, given, cost, &time) {
+        let policy = self.inner.current.get();
+        let plan = &**policy.plan_of(key, given);
+        self.take_on((&policy, plan), key, given, cost, time)
+    }
+
+    /// The same of a key that this policy has on this plan.
+    #[inline(always)]
+    fn take_on(&self, found: Found<'_, K>, key: &K, given: Option<PlanId>, cost: u64, time: impl Time) -> Decision {
+        match self.take_paired(found, key, cost, &time) {
             Some(pair) => pair.decision(),
-            None => self.ask(key, given, Ask::of_costs(&[(Unit::REQUESTS, cost)]), time),
+            None => self.ask_on(found, key, given, Ask::of_costs(&[(Unit::REQUESTS, cost)]), time),
         }
     }
 
-    /// Takes `cost` requests, if it can be anything at all, of a known key, if its plan has one quota of requests. The
-    /// version is that of the policy.
+    /// Takes `cost` requests, if it can be anything at all, of a known key, whose plan that is by that version of the policy.
     #[inline(always)]
-    fn take_by(
-        &self,
-        policy: &Compiled<K>,
-        version: u64,
-        key: &K,
-        given: Option<PlanId>,
-        cost: u64,
-        time: &impl Time,
-    ) -> Option<(bool, Seen)> {
+    fn take_of(&self, plan: &Simple, version: u64, key: &K, cost: u64, time: &impl Time) -> Option<(bool, Seen)> {
         let Inner { current, store, .. } = &*self.inner;
-        let wish = policy.simple_of(key, given)?.wish(cost, version)?;
-        store.take_one(store.hash(key), key, wish, || current.version(), time)
+        store.take_one(store.hash(key), key, plan.wish(cost, version)?, || current.version(), time)
     }
 
     /// Takes `cost` requests, if it is allowed, of a known key with a lease of the only global quota of its plan, and at most one
     /// quota beside it.
     // Always: called, it would pass what it has taken through memory, and the decision be made from that.
     #[inline(always)]
-    fn take_paired(&self, key: &K, given: Option<PlanId>, cost: u64, time: &impl Time) -> Option<Pair> {
-        let Inner { current, store, fleet, .. } = &*self.inner;
-        // Without a fleet no plan is of that kind, and finding out which it is may be dear.
-        fleet.as_ref()?;
-        let policy = current.get();
-        let plan = &**policy.plan_of(key, given);
+    fn take_paired(&self, (policy, plan): Found<'_, K>, key: &K, cost: u64, time: &impl Time) -> Option<Pair> {
+        let Inner { current, store, .. } = &*self.inner;
         if !plan.is_paired {
             return None;
         }
@@ -235,55 +260,88 @@ impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Limiter<K, S, T> {
     }
 
     /// Takes what `ask` says of `key`, whatever its plan.
+    pub(crate) fn ask(&self, key: &K, given: Option<PlanId>, ask: Ask<'_>, time: impl Time) -> Decision {
+        let policy = self.inner.current.get();
+        let plan = &**policy.plan_of(key, given);
+        self.ask_on((&policy, plan), key, given, ask, time)
+    }
+
+    /// The same of a key that this policy has on this plan. Another policy is asked only if that is not in force any more.
     // Never: what it needs of the stack is not for those who do not come here.
     #[inline(never)]
-    pub(crate) fn ask(&self, key: &K, given: Option<PlanId>, ask: Ask<'_>, time: impl Time) -> Decision {
+    pub(crate) fn ask_on(
+        &self,
+        found: Found<'_, K>,
+        key: &K,
+        given: Option<PlanId>,
+        ask: Ask<'_>,
+        time: impl Time,
+    ) -> Decision {
         let Inner { current, store, .. } = &*self.inner;
         // Only the first instant may be behind. What is given back where a later quota denies is worth what it is at one that
         // no take since is later than, and a denial that is doubted is taken again.
         let behind = Cell::new(true);
         let clock = || if behind.replace(false) { time.now() } else { time.latest() };
         let mut doubted = false;
+        let mut found = Some(found);
         loop {
-            let policy = current.get();
-            let plan = &**policy.plan_of(key, given);
+            let newer;
+            let (policy, plan) = match found.take() {
+                Some(found) => found,
+                None => {
+                    newer = current.get();
+                    (&*newer, &**newer.plan_of(key, given))
+                }
+            };
             if plan.is_unlimited() {
                 return Decision::Allow(Allow::alone(Seen::unlimited(plan.index)));
             }
             let version = policy.plans.version;
-            let mut taken = [Taken::default(); MAX_QUOTAS];
-            let mut lost_places = 0;
-            // Who has slept through two new policies may have taken by the wrong one.
-            let mut own = |verdict: Verdict| {
-                let is_own = !verdict.is_lost && current.version().wrapping_sub(version) <= 1;
-                lost_places += u32::from(verdict.entered && !is_own);
-                is_own.then_some(verdict)
-            };
-            let known = store.visit(key, plan, version, |state, id| {
-                let usable = state.is_of(version) && current.is(version);
-                usable.then(|| own(several::Key { state, plan, id }.take(ask, clock, &mut taken)))?
-            });
-            let verdict = known.flatten().or_else(|| {
-                // What can take nothing must not leave a key behind either.
-                let newcomer = if ask.takes_nothing(plan) { Newcomer::Show } else { Newcomer::Keep };
-                let is_current = || current.is(version);
-                store.settle(key, &policy.plans, plan, newcomer, is_current, clock, |state, id, now| {
-                    own(several::Key { state, plan, id }.take(ask, || now, &mut taken))
-                })?
-            });
-            for _ in 0..lost_places {
-                self.leave(key, plan.index, 0);
+            loop {
+                let mut taken = [Taken::default(); MAX_QUOTAS];
+                let mut lost_places = 0;
+                // Who has slept through two new policies may have taken by the wrong one.
+                let mut own = |verdict: Verdict| {
+                    let is_own = !verdict.is_lost && current.version().wrapping_sub(version) <= 1;
+                    lost_places += u32::from(verdict.entered && !is_own);
+                    is_own.then_some(verdict)
+                };
+                let known = store.visit(key, plan, version, |state, id| {
+                    let usable = state.is_of(version) && current.is(version);
+                    usable.then(|| own(several::Key { state, plan, id }.take(ask, clock, &mut taken)))?
+                });
+                let verdict = known.flatten().or_else(|| {
+                    // What can take nothing must not leave a key behind either.
+                    let newcomer = if ask.takes_nothing(plan) { Newcomer::Show } else { Newcomer::Keep };
+                    let is_current = || current.is(version);
+                    store.settle(key, &policy.plans, plan, newcomer, is_current, clock, |state, id, now| {
+                        own(several::Key { state, plan, id }.take(ask, || now, &mut taken))
+                    })?
+                });
+                for _ in 0..lost_places {
+                    self.leave(key, plan.index, 0);
+                }
+                let is_doubted =
+                    |verdict: &Verdict| verdict.denied == Some(Cause::Quota) && !doubted && time.doubts(&verdict.seen);
+                match verdict {
+                    None => {}
+                    Some(verdict) if is_doubted(&verdict) => doubted = true,
+                    Some(verdict) => {
+                        if plan.shadow {
+                            let counts = &plan.home.counts;
+                            count(if verdict.denied.is_some() {
+                                &counts.shadow_denied
+                            } else {
+                                &counts.shadow_allowed
+                            });
+                        }
+                        return decision(plan, verdict, taken);
+                    }
+                }
+                if !current.is(version) {
+                    break;
+                }
             }
-            let Some(verdict) = verdict else { continue };
-            if verdict.denied == Some(Cause::Quota) && !doubted && time.doubts(&verdict.seen) {
-                doubted = true;
-                continue;
-            }
-            if plan.shadow {
-                let counts = &plan.home.counts;
-                count(if verdict.denied.is_some() { &counts.shadow_denied } else { &counts.shadow_allowed });
-            }
-            return decision(plan, verdict, taken);
         }
     }
 

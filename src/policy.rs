@@ -143,6 +143,11 @@ impl<K: Key + ?Sized> Policy<K> {
         Policy { plans, default, overrides: Vec::new(), resolver: None, unknown_is_default, shadow }
     }
 
+    /// How many overrides there are, and whether there is a resolver: what speaks of single keys.
+    pub(crate) const fn of_single_keys(&self) -> (usize, bool) {
+        (self.overrides.len(), self.resolver.is_some())
+    }
+
     /// What is legal and may not be meant.
     #[cfg(feature = "global")]
     pub fn warnings(&self) -> Vec<crate::global::Warning> {
@@ -171,7 +176,7 @@ impl<K: Key + ?Sized> Policy<K> {
 
     /// Has `resolver` tell the plan of each key; for `None` it is the default.
     ///
-    /// It is called in each check that names no plan, so what it does costs every request: a look into a map that is swapped
+    /// It is called once in each check that names no plan, so what it does costs every request: a look into a map that is swapped
     /// whole, as with `arc-swap`, is fine, a lock that is held for long is not. Plan names can be looked up in what it is
     /// given; ids can be kept, since a plan that keeps its name keeps its id.
     ///
@@ -259,10 +264,10 @@ impl PlanNames<'_> {
 /// A policy as decisions use it.
 pub(crate) struct Compiled<K: Key + ?Sized> {
     pub(crate) plans: Plans,
-    /// Whether each key is on the default plan.
-    plain: bool,
+    /// Whether each key is on the default plan unless the caller names another. Nothing in here is the user's then.
+    pub(crate) plain: bool,
     /// That, if it is so and it is simple: found without a further step.
-    simple: Option<Simple>,
+    pub(crate) simple: Option<Simple>,
     overrides: Arc<HashMap<K::Owned, u16, RandomState>>,
     resolver: Option<Arc<Resolver<K>>>,
     names: Arc<HashMap<Arc<str>, u16, RandomState>>,
@@ -347,7 +352,8 @@ impl<K: Key + ?Sized> Compiled<K> {
         }
     }
 
-    /// The plan of `key`, where the caller has named `given` or none.
+    /// The plan of `key`, where the caller has named `given` or none. It asks the resolver, which may cost anything and say
+    /// something else the next time: each check calls it once, and hands down the answer.
     #[inline]
     pub(crate) fn plan_of(&self, key: &K, given: Option<PlanId>) -> &Arc<PlanTicks> {
         match given {
@@ -357,13 +363,18 @@ impl<K: Key + ?Sized> Compiled<K> {
         }
     }
 
-    /// The plan of `key`, if it is a simple one.
+    /// The plan of each key of a [plain](Self::plain) policy, if it is a simple one.
     #[inline(always)]
-    pub(crate) fn simple_of(&self, key: &K, given: Option<PlanId>) -> Option<&Simple> {
-        match (given, &self.simple) {
-            (None, Some(simple)) => Some(simple),
-            _ => self.plan_of(key, given).simple.as_ref(),
+    pub(crate) fn simple_of_all(&self, given: Option<PlanId>) -> Option<&Simple> {
+        match given {
+            None => self.simple.as_ref(),
+            Some(id) => self.plans.get(id.0).simple.as_ref(),
         }
+    }
+
+    /// Whether all keys are on the same plan, where the caller has named `given` or none.
+    pub(crate) fn is_for_all(&self, given: Option<PlanId>) -> bool {
+        if given.is_none() { self.plain } else { self.overrides.is_empty() }
     }
 
     fn look_up(&self, key: &K, given: Option<PlanId>) -> &Arc<PlanTicks> {

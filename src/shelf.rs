@@ -1,38 +1,28 @@
 //! The only place that names `arc-swap`.
 
-use std::cell::Cell;
 use std::sync::Arc;
 
-use arc_swap::ArcSwapOption;
-use thread_local::ThreadLocal;
+use arc_swap::{ArcSwap, Guard};
 
-/// One value with its version, which each thread keeps a reference to.
-pub(crate) struct Shelf<T: Send + Sync> {
-    /// By the parity of the version: one that is put here and not in force yet leaves the one in force where it is.
-    newest: [ArcSwapOption<(u64, T)>; 2],
-    at_hand: ThreadLocal<AtHand<T>>,
-}
+/// The newest values with their versions, by the parity of the version: one that is put here and not in force yet leaves the one
+/// in force where it is.
+pub(crate) struct Shelf<T>([ArcSwap<(u64, T)>; 2]);
 
-/// Empty while its thread uses the value, which may lead it here again.
-type AtHand<T> = Cell<Option<Arc<(u64, T)>>>;
-
-impl<T: Send + Sync> Shelf<T> {
-    pub(crate) fn new() -> Self {
-        Self { newest: [const { ArcSwapOption::const_empty() }; 2], at_hand: ThreadLocal::new() }
+impl<T> Shelf<T> {
+    pub(crate) fn new(first: &Arc<(u64, T)>) -> Self {
+        Self([(); 2].map(|()| ArcSwap::new(Arc::clone(first))))
     }
 
-    /// The value of `version`, or a later one if that is not in force any more.
-    // Out of line: most limiters are never reloaded.
-    #[cold]
-    pub(crate) fn get(&self, version: u64) -> Option<Held<'_, T>> {
-        let cell = self.at_hand.get_or_default();
-        let at_hand = cell.take().filter(|value| value.0 == version);
-        let value = at_hand.or_else(|| self.newest[parity(version)].load_full())?;
-        Some(Held { cell, value: Some(value) })
+    /// The value that was put in the place of `version`. It costs no write to anything that threads share, and works while the
+    /// thread-locals of a thread are destroyed.
+    #[inline]
+    pub(crate) fn get(&self, version: u64) -> Held<T> {
+        Held(self.0[parity(version)].load())
     }
 
-    pub(crate) fn put(&self, value: Arc<(u64, T)>) {
-        self.newest[parity(value.0)].store(Some(value));
+    /// Puts `value` in the place of `version`.
+    pub(crate) fn put(&self, version: u64, value: Arc<(u64, T)>) {
+        self.0[parity(version)].store(value);
     }
 }
 
@@ -40,21 +30,17 @@ const fn parity(version: u64) -> usize {
     (version % 2) as usize
 }
 
-/// The value, in the hands of one thread.
-pub(crate) struct Held<'a, T> {
-    cell: &'a AtHand<T>,
-    /// `None` in the end only.
-    value: Option<Arc<(u64, T)>>,
-}
+/// A value that is there for as long as this is.
+pub(crate) struct Held<T>(Guard<Arc<(u64, T)>>);
 
-impl<T> Held<'_, T> {
-    pub(crate) fn get(&self) -> Option<&T> {
-        self.value.as_deref().map(|(_, value)| value)
+impl<T> Held<T> {
+    #[inline]
+    pub(crate) fn version(&self) -> u64 {
+        self.0.0
     }
-}
 
-impl<T> Drop for Held<'_, T> {
-    fn drop(&mut self) {
-        self.cell.set(self.value.take());
+    #[inline]
+    pub(crate) fn get(&self) -> &T {
+        &self.0.1
     }
 }

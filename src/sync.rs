@@ -4,7 +4,9 @@
 #[cfg(all(loom, feature = "global"))]
 pub(crate) use self::stand_in::{ArrayQueue, SegQueue};
 #[cfg(loom)]
-pub(crate) use self::stand_in::{Backoff, DashMap, Held, SharedValue, Shelf, Table};
+pub(crate) use self::stand_in::{Backoff, DashMap, Held, SharedValue, Shelf, Table, at_hand};
+#[cfg(not(loom))]
+pub(crate) use crate::at_hand;
 #[cfg(not(loom))]
 pub(crate) use crate::shelf::{Held, Shelf};
 #[cfg(all(not(loom), feature = "global"))]
@@ -42,7 +44,6 @@ pub(crate) use std::thread::yield_now;
 
 #[cfg(loom)]
 mod stand_in {
-    use std::marker::PhantomData;
     use std::sync::Arc;
 
     use super::{RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -188,32 +189,47 @@ mod stand_in {
         }
     }
 
-    /// The newest values behind locks, since the model checker knows neither `arc-swap` nor values that belong to a thread.
-    pub(crate) struct Shelf<T>([RwLock<Option<Arc<(u64, T)>>>; 2]);
+    /// The newest values behind locks, since the model checker does not know `arc-swap`.
+    pub(crate) struct Shelf<T>([RwLock<Arc<(u64, T)>>; 2]);
 
     impl<T> Shelf<T> {
-        pub(crate) fn new() -> Self {
-            Self([RwLock::new(None), RwLock::new(None)])
+        pub(crate) fn new(first: &Arc<(u64, T)>) -> Self {
+            Self([(); 2].map(|()| RwLock::new(Arc::clone(first))))
         }
 
-        pub(crate) fn get(&self, version: u64) -> Option<Held<'_, T>> {
+        pub(crate) fn get(&self, version: u64) -> Held<T> {
             let slot = &self.0[(version % 2) as usize];
-            let value = slot.read().unwrap_or_else(std::sync::PoisonError::into_inner).clone()?;
-            Some(Held(value, PhantomData))
+            Held(Arc::clone(&slot.read().unwrap_or_else(std::sync::PoisonError::into_inner)))
         }
 
-        pub(crate) fn put(&self, value: Arc<(u64, T)>) {
-            let slot = &self.0[(value.0 % 2) as usize];
-            *slot.write().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(value);
+        pub(crate) fn put(&self, version: u64, value: Arc<(u64, T)>) {
+            let slot = &self.0[(version % 2) as usize];
+            *slot.write().unwrap_or_else(std::sync::PoisonError::into_inner) = value;
         }
     }
 
-    pub(crate) struct Held<'a, T>(Arc<(u64, T)>, PhantomData<&'a ()>);
+    pub(crate) struct Held<T>(Arc<(u64, T)>);
 
-    impl<T> Held<'_, T> {
-        pub(crate) fn get(&self) -> Option<&T> {
-            Some(&self.0.1)
+    impl<T> Held<T> {
+        pub(crate) fn version(&self) -> u64 {
+            self.0.0
         }
+
+        pub(crate) fn get(&self) -> &T {
+            &self.0.1
+        }
+    }
+
+    /// Nothing is ever at hand: a thread of a model has no thread-locals of its own.
+    pub(crate) mod at_hand {
+        use crate::plans::Simple;
+        use crate::policy::PlanId;
+
+        pub(crate) const fn get(_: u64, _: u64, _: Option<PlanId>) -> Option<Simple> {
+            None
+        }
+
+        pub(crate) const fn put(_: u64, _: u64, _: Option<PlanId>, _: Simple) {}
     }
 
     pub(crate) struct SharedValue<V>(V);

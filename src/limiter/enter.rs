@@ -1,6 +1,7 @@
 //! Requests in flight.
 
 use std::borrow::Borrow;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use super::{Inner, Limiter};
 use crate::clock::Time;
@@ -73,7 +74,14 @@ impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Limiter<K, S, T> {
                 Ok(InFlight::new(allow, None))
             }
             Decision::Allow(allow) => {
-                let (limiter, key, plan, id) = (self.clone(), key.to_owned(), allow.seen.plan, allow.seen.id);
+                let (plan, id) = (allow.seen.plan, allow.seen.id);
+                // Its place, which may be one that newcomers share, is not lost if that panics. By no guard: one that panics
+                // in turn, as it looks for the key, would abort.
+                let owned = catch_unwind(AssertUnwindSafe(|| key.to_owned())).unwrap_or_else(|panic| {
+                    self.leave(key, plan, id);
+                    resume_unwind(panic)
+                });
+                let (limiter, key) = (self.clone(), owned);
                 let leave = move || limiter.leave(key.borrow(), plan, id);
                 Ok(InFlight::new(allow, Some(Box::new(leave))))
             }

@@ -11,6 +11,7 @@ use crate::decision::{Allow, Cause, Decision, Deny, Others, Reason, Seen, Source
 use crate::global::internal::{Answered, Ledger, QuotaRef};
 use crate::global::{Answer, Body, Holder, Link, Request, WhenAway, WireName};
 use crate::key::Key;
+use crate::plans::PlanTicks;
 use crate::policy::PlanId;
 use crate::several::Ask;
 use crate::shared::Ledgers;
@@ -78,7 +79,7 @@ impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Limiter<K, S, T> {
                 return Some(self.sleep(link, denied, until));
             }
             // What was lacking may have come in between, or its key gone: then a look is worth as much as news.
-            let Some(ledger) = self.lacking(key, given, cost) else { continue };
+            let Some(ledger) = self.lacking(key, denied.seen().plan, cost) else { continue };
             let (tell, told) = oneshot::channel();
             link.request(Request::Watch { ledger, until, tell });
             // Once more after that: of what has come before it nobody would tell.
@@ -100,8 +101,8 @@ impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Limiter<K, S, T> {
         Wait::For(told)
     }
 
-    /// The first ledger of `key` that lacks a lease for `cost` requests.
-    fn lacking(&self, key: &K, given: Option<PlanId>, cost: u64) -> Option<Arc<Ledger>> {
+    /// The first ledger of `key` that lacks a lease for `cost` requests on the plan of that index.
+    fn lacking(&self, key: &K, plan: u16, cost: u64) -> Option<Arc<Ledger>> {
         let now = self.now().ticks();
         let cost = u32::try_from(cost).ok()?;
         let lacks = |ledger: &&Arc<Ledger>| {
@@ -109,7 +110,7 @@ impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Limiter<K, S, T> {
         };
         let first = |ledgers: Option<&Ledgers>| ledgers.and_then(|ledgers| ledgers.each().iter().find(lacks).cloned());
         let policy = self.inner.current.get();
-        let plan = policy.plan_of(key, given);
+        let plan = policy.plans.get(plan);
         match self.inner.store.visit(key, plan, policy.plans.version, |state, _| first(state.ledgers())) {
             Some(ledger) => ledger,
             None => first(plan.home.overflow.read().unwrap_or_else(PoisonError::into_inner).as_ref()?.ledgers()),
@@ -134,9 +135,14 @@ impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Limiter<K, S, T> {
 
     pub(crate) async fn exact(&self, key: &K, given: Option<PlanId>, cost: u64) -> Decision {
         let costs = [(Unit::REQUESTS, cost)];
-        let (plan, questions) = self.questions(key, given, Ask::of_costs(&costs));
-        let now = self.clock().latest();
-        let own = self.ask(key, given, Ask { exact: true, ..Ask::of_costs(&costs) }, now);
+        let (plan, questions, now, own) = {
+            let policy = self.inner.current.get();
+            let plan = &**policy.plan_of(key, given);
+            let questions = self.questions(key, plan, Ask::of_costs(&costs));
+            let now = self.clock().latest();
+            let ask = Ask { exact: true, ..Ask::of_costs(&costs) };
+            (plan.index, questions, now, self.ask_on((&policy, plan), key, given, ask, now))
+        };
         let Decision::Allow(own) = own else { return own };
         let mut seen = None;
         for (name, quota, cost) in questions.into_iter().filter(|(.., cost)| *cost > 0) {
@@ -160,7 +166,8 @@ impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Limiter<K, S, T> {
                     }
                     WhenAway::Local => {
                         self.refund(key, own);
-                        return self.take(key, given, cost, self.clock());
+                        // On the same plan: which it is was asked for this check already.
+                        return self.take(key, Some(PlanId(plan)), cost, self.clock());
                     }
                 },
             };
@@ -183,7 +190,10 @@ impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Limiter<K, S, T> {
     }
 
     pub(crate) async fn status(&self, key: &K, given: Option<PlanId>) -> Result<Vec<GlobalStatus>, NoAnswer> {
-        let (_, questions) = self.questions(key, given, Ask::of_costs(&[]));
+        let questions = {
+            let policy = self.inner.current.get();
+            self.questions(key, policy.plan_of(key, given), Ask::of_costs(&[]))
+        };
         let mut all = Vec::with_capacity(questions.len());
         for (name, quota, _) in questions {
             let answer = self.question(name, &quota, Body::Status).await.ok_or(NoAnswer)?;
@@ -199,10 +209,8 @@ impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Limiter<K, S, T> {
         Ok(all)
     }
 
-    fn questions(&self, key: &K, given: Option<PlanId>, ask: Ask<'_>) -> (u16, Vec<(WireName, QuotaRef, u64)>) {
-        let policy = self.inner.current.get();
-        let plan = policy.plan_of(key, given);
-        (plan.index, plan.shared.questions(&plan.name, self.inner.store.who(key), ask))
+    fn questions(&self, key: &K, plan: &PlanTicks, ask: Ask<'_>) -> Vec<(WireName, QuotaRef, u64)> {
+        plan.shared.questions(&plan.name, self.inner.store.who(key), ask)
     }
 
     /// What the authority answers, if it does in time and makes sense of what it has.

@@ -50,15 +50,19 @@ impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Limiter<K, S, T> {
     }
 
     pub(crate) fn look_at(&self, key: &K, given: Option<PlanId>, ask: Ask<'_>, now: Now) -> Decision {
+        let current = &self.inner.current;
         loop {
-            let policy = self.inner.current.get();
-            if let Some(decision) = self.look(key, &policy, policy.plan_of(key, given), ask, now) {
-                return decision;
+            let policy = current.get();
+            let plan = policy.plan_of(key, given);
+            while current.is(policy.plans.version) {
+                if let Some(decision) = self.look(key, &policy, plan, ask, now) {
+                    return decision;
+                }
             }
         }
     }
 
-    /// What a take would be answered; `None` if the policy has changed.
+    /// What a take would be answered; `None` if the policy has changed, or the state was somebody else's meanwhile.
     fn look(&self, key: &K, policy: &Compiled<K>, plan: &PlanTicks, ask: Ask<'_>, now: Now) -> Option<Decision> {
         let Inner { current, store, .. } = &*self.inner;
         if plan.is_unlimited() {

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{Inner, Limiter};
+use super::{Found, Inner, Limiter};
 use crate::clock::Time;
 use crate::decision::Decision;
 use crate::key::Key;
@@ -78,7 +78,7 @@ impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Limiter<K, S, T> {
     fn take_many(&self, checks: &mut [Check<'_, K>], time: impl Time + Copy) {
         let Inner { current, store, .. } = &*self.inner;
         let now = time.now();
-        let policy = &*current.get();
+        let policy = current.get();
         let version = policy.plans.version;
         for checks in checks.chunks_mut(AHEAD) {
             let mut hashes = [0; AHEAD];
@@ -91,13 +91,16 @@ impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Limiter<K, S, T> {
             }
             // Not by `into_iter`, which moves the array first, and waits for what was just written.
             for (&hash, check) in hashes.iter().zip(checks) {
-                let wish = policy.simple_of(check.key, None).and_then(|simple| simple.wish(check.cost, version));
+                let plan = &**policy.plan_of(check.key, None);
+                // As it stands in the policy, most of the time: found without a further step.
+                let simple = policy.simple.as_ref().or(plan.simple.as_ref());
+                let wish = simple.and_then(|simple| simple.wish(check.cost, version));
                 let known = wish.and_then(|wish| store.take_one(hash, check.key, wish, || current.version(), &now));
                 check.allowed = match known {
                     Some((true, _)) => true,
                     Some((false, seen)) if !time.doubts(&seen) => false,
-                    Some(_) => self.is_allowed(check, time.latest()),
-                    None => self.is_allowed_now(check, now, time),
+                    Some(_) => self.is_allowed((&policy, plan), check, time.latest()),
+                    None => self.is_allowed_now((&policy, plan), check, now, time),
                 };
             }
         }
@@ -106,15 +109,15 @@ impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Limiter<K, S, T> {
     /// What of a batch takes more than a look: at its instant too, whoever is new, but nobody is denied for a time that is
     /// behind.
     #[inline(never)]
-    fn is_allowed_now(&self, check: &Check<'_, K>, now: Now, time: impl Time) -> bool {
-        match self.take(check.key, None, check.cost, now) {
-            Decision::Deny(deny) if time.doubts(&deny.seen) => self.is_allowed(check, time.latest()),
+    fn is_allowed_now(&self, found: Found<'_, K>, check: &Check<'_, K>, now: Now, time: impl Time) -> bool {
+        match self.take_on(found, check.key, None, check.cost, now) {
+            Decision::Deny(deny) if time.doubts(&deny.seen) => self.is_allowed(found, check, time.latest()),
             decision => decision.is_allowed(),
         }
     }
 
     #[inline(never)]
-    fn is_allowed(&self, check: &Check<'_, K>, now: Now) -> bool {
-        self.take(check.key, None, check.cost, now).is_allowed()
+    fn is_allowed(&self, found: Found<'_, K>, check: &Check<'_, K>, now: Now) -> bool {
+        self.take_on(found, check.key, None, check.cost, now).is_allowed()
     }
 }

@@ -15,12 +15,20 @@ use crate::ticks::Now;
 #[derive(Debug)]
 pub(super) struct Reloads {
     called: AtomicU64,
-    done: Mutex<u64>,
+    done: Mutex<Done>,
+}
+
+#[derive(Debug)]
+struct Done {
+    /// The call whose policy is in force.
+    call: u64,
+    /// Whether a sweep was begun that has not ended, since code of the user panicked in it.
+    is_sweeping: bool,
 }
 
 impl Reloads {
     pub(super) fn new() -> Self {
-        Self { called: AtomicU64::new(0), done: Mutex::new(0) }
+        Self { called: AtomicU64::new(0), done: Mutex::new(Done { call: 0, is_sweeping: false }) }
     }
 }
 
@@ -81,6 +89,9 @@ impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Limiter<K, S, T> {
     ///
     /// Where checks are given their instants, so must this be: [`reload_at`](Self::reload_at).
     ///
+    /// If `Eq` or `Drop` of a key panics in here, the new policy is in force, all other keys keep their use, and the keys that
+    /// were not reached yet are carried over as they come, or by the next reload.
+    ///
     /// # Errors
     ///
     /// [`BuildError`] if the policy makes no sense. The old one is then in force as before.
@@ -102,16 +113,22 @@ impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Limiter<K, S, T> {
         // Relaxed: it numbers the calls, and nothing else is ordered by it.
         let call = reloads.called.fetch_add(1, Ordering::Relaxed) + 1;
         let mut done = reloads.done.lock().unwrap_or_else(PoisonError::into_inner);
+        if done.is_sweeping {
+            // Every state is of the version in force again before there is a newer one.
+            store.carry_all(&current.get().plans);
+            done.is_sweeping = false;
+        }
         let at = clock();
         let compiled = Compiled::new(policy, Some(&*current.get()), at, fleet)?;
         store.accepts(&compiled.plans)?;
-        if call < *done {
+        if call < done.call {
             // A newer one came first, and stays.
             return Ok(());
         }
-        *done = call;
+        *done = Done { call, is_sweeping: true };
         current.replace(compiled.plans.version, compiled);
         store.carry_all(&current.get().plans);
+        done.is_sweeping = false;
         Ok(())
     }
 

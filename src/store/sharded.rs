@@ -13,6 +13,13 @@
 //! Each shard remembers its arrivals by hash, 8 bytes a key in safe code. The tables could be walked in place instead,
 //! but only with `unsafe`.
 //!
+//! # Code of the user
+//!
+//! `Hash`, `Eq`, `ToOwned` and `Drop` of a key, and the name that it has in a fleet, are the user's, and can panic. Each state
+//! has the hash of its key beside it, so that a table grows and shrinks, and a sweep finds states, without any of them. What
+//! is left runs before anything changes, or after all has changed. Only two states of one key that become one in a sweep have
+//! to be compared: a panic there costs that key its use on the plan that is gone, and the next reload first ends the sweep.
+//!
 //! A key that is evicted at one instant and comes back at an earlier one, by a clock that went backwards, would find a
 //! full bucket where its own was not. So each shard has a *floor*, the latest instant that it evicted at, and a new
 //! bucket is full from then on and not before, as is the overflow bucket for a key of that shard.
@@ -37,9 +44,11 @@
 //! uses it; whoever finds a newer version starts over with that.
 
 use std::borrow::Borrow;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::hash::BuildHasher;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::ptr;
 
 use super::{KeyState, Newcomer, Store, Stores, Visited, resident};
 use crate::clock::Time;
@@ -101,7 +110,7 @@ pub(super) fn default_shards() -> usize {
 /// The keys and their states.
 #[expect(unnameable_types, reason = "limiters hold it, and nobody else")]
 pub struct ShardedStore<K: Key + ?Sized, S> {
-    map: DashMap<K::Owned, KeyState, S>,
+    map: DashMap<K::Owned, Kept, S>,
     /// Tells the keys of this store from those of all others.
     salt: u64,
     /// What belongs to a shard beside its table. Changed only under the shard's own lock; nothing is locked under it but
@@ -113,12 +122,22 @@ pub struct ShardedStore<K: Key + ?Sized, S> {
     write: Write<K>,
 }
 
+/// What is kept of a key on a plan.
+pub(super) struct Kept {
+    /// That of the key.
+    hash: u64,
+    state: KeyState,
+}
+
+/// Where a state is in its table, for as long as that neither grows nor shrinks.
+type Place = *const Kept;
+
 #[derive(Default)]
 struct Side {
     /// The hash of each state, in the order in which they are to be looked at.
     arrivals: VecDeque<u64>,
-    /// Of these, hashes that are in there once more than there are states, since two states became one.
-    surplus: Vec<u64>,
+    /// Of these, hashes that are in there more often than there are states, since two states became one, and how much more.
+    surplus: BTreeMap<u64, u32>,
     /// How many have been taken from the front, ever.
     looked_at: u64,
     /// The latest instant that a state was evicted at.
@@ -140,11 +159,26 @@ impl Side {
     fn outlive(&mut self, state: &KeyState) {
         self.life = self.life.max(state.last_life());
     }
+
+    /// Notes that there is one state of this hash less.
+    fn add_surplus(&mut self, hash: u64) {
+        *self.surplus.entry(hash).or_default() += 1;
+    }
+
+    /// Whether there is no state for one of this hash. If so, it is noted that there is one such hash less.
+    fn take_surplus(&mut self, hash: u64) -> bool {
+        let Some(count) = self.surplus.get_mut(&hash) else { return false };
+        *count -= 1;
+        if *count == 0 {
+            self.surplus.remove(&hash);
+        }
+        true
+    }
 }
 
 /// One shard under its lock.
 struct Shard<'a, K: Key + ?Sized, S> {
-    table: &'a mut Table<(K::Owned, SharedValue<KeyState>)>,
+    table: &'a mut Table<(K::Owned, SharedValue<Kept>)>,
     side: MutexGuard<'a, Side>,
     store: &'a ShardedStore<K, S>,
     plans: &'a Plans,
@@ -169,8 +203,8 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone + 'static> ShardedStore<K, S> {
     pub(super) fn find<R>(&self, hash: u64, key: &K, plan: u16, f: impl FnOnce(&KeyState, u64) -> R) -> Option<R> {
         let shard = self.map.shards()[self.map.determine_shard(hash as usize)].read();
         shard
-            .get(hash, |(known, state)| state.get().plan() == plan && known.borrow() == key)
-            .map(|(_, state)| f(state.get(), resident(hash, self.salt)))
+            .get(hash, |(known, kept)| kept.get().state.plan() == plan && known.borrow() == key)
+            .map(|(_, kept)| f(&kept.get().state, resident(hash, self.salt)))
     }
 
     /// Locks the shard of `key` for writing, carries its states over to the version of `plans`, and hands the shard with the
@@ -189,7 +223,7 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone + 'static> ShardedStore<K, S> {
             return None;
         }
         let mut shard = Shard { table: &mut table, side: lock(&self.sides[index]), store: self, plans };
-        shard.carry(hash, |known| known.borrow() == key);
+        shard.carry(hash, key);
         Some(f(&mut shard, hash))
     }
 
@@ -246,10 +280,11 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone + 'static> Store<K> for ShardedStor
         let (plan, quota) = (&by.plan, &by.quota);
         // As `find`, but nothing is a closure that could be left out of line: its answer would pass through memory, 8 of 40 ns.
         let shard = self.map.shards()[self.map.determine_shard(hash as usize)].read();
-        let (_, state) = shard.get(hash, |(known, state)| state.get().plan() == *plan && known.borrow() == key)?;
-        match state.get() {
+        let (_, kept) = shard.get(hash, |(known, kept)| kept.get().state.plan() == *plan && known.borrow() == key)?;
+        let state = &kept.get().state;
+        match state {
             // Under the lock the state is of the current version or the one before; it knows the low bits of its own only.
-            KeyState::One { slot, .. } if state.get().is_of(version) && current() == version => {
+            KeyState::One { slot, .. } if state.is_of(version) && current() == version => {
                 Some(Visited::on_plan(slot, by, resident(hash, self.salt)).take_seen(quota, cost, Some(demand), time))
             }
             _ => None,
@@ -281,7 +316,7 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone + 'static> Store<K> for ShardedStor
             let id = resident(hash, self.salt);
             let now = clock();
             if let Some(state) = shard.get(hash, key, plan.index) {
-                return Some(f(state.get_mut(), id, now));
+                return Some(f(state, id, now));
             }
             let inherited = plans.inherited(plan, &is_current)?;
             if newcomer == Newcomer::Show {
@@ -294,7 +329,13 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone + 'static> Store<K> for ShardedStor
                 *slot = shard.look_at_next(now);
             }
             shard.shrink();
-            if !self.take_room() {
+            let (floor, life) = (shard.side.floor, shard.side.new_life());
+            // Both run code of the user, and so come before the newcomer is counted.
+            let made = self.has_room().then(|| {
+                let fresh = KeyState::new(plan, plans.version, life, |n| inherited[n].max(floor), self.who(key));
+                (owned.unwrap_or_else(|| key.to_owned()), fresh)
+            });
+            let Some((owned, fresh)) = made.filter(|_| self.take_room()) else {
                 let side = &mut *shard.side;
                 let answer = plans.with_overflow(plan, &is_current, |state| {
                     state.full_no_earlier(side.floor);
@@ -303,10 +344,7 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone + 'static> Store<K> for ShardedStor
                 side.overflow += 1;
                 crate::stats::count(&plan.home.counts.overflow);
                 return Some(answer);
-            }
-            let (floor, life) = (shard.side.floor, shard.side.new_life());
-            let fresh = KeyState::new(plan, plans.version, life, |n| inherited[n].max(floor), self.who(key));
-            let owned = owned.unwrap_or_else(|| key.to_owned());
+            };
             shard.side.arrivals.push_back(hash);
             Some(f(shard.insert(hash, owned, fresh), id, now))
         })?
@@ -348,13 +386,11 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone + 'static> Store<K> for ShardedStor
             if by.from.index == by.to.index {
                 return shard.get(hash, key, by.from.index).is_some();
             }
-            let of_key = |known: &K::Owned, state: &KeyState| state.plan() == by.from.index && known.borrow() == key;
-            let removed = shard.remove(hash, of_key);
-            let known = removed.is_some();
-            if let Some((owned, state)) = removed {
-                shard.put(hash, owned, state, by, at);
+            let place = shard.place(hash, |known, kept| kept.state.plan() == by.from.index && known.borrow() == key);
+            if let Some(place) = place {
+                shard.carry_by(hash, place, by, at);
             }
-            known
+            place.is_some()
         })
     }
 
@@ -364,7 +400,7 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone + 'static> Store<K> for ShardedStor
             for plan in plans.iter() {
                 let life = shard.side.new_life();
                 if let Some(state) = shard.get(hash, key, plan.index) {
-                    state.get_mut().reset(life);
+                    state.reset(life);
                     known = true;
                 }
             }
@@ -378,13 +414,13 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone + 'static> Store<K> for ShardedStor
         let shard = self.map.shards()[self.map.determine_shard(hash as usize)].read();
         plans.leave_in_turn(plan, |is_meant| {
             let left = |state: &KeyState| is_meant(state.plan()) && state.leave();
-            shard.get(hash, |(known, state)| known.borrow() == key && left(state.get())).is_some()
+            shard.get(hash, |(known, kept)| known.borrow() == key && left(&kept.get().state)).is_some()
         })
     }
 
     #[cfg(all(feature = "global", not(loom)))]
     fn each(&self, mut f: impl FnMut(&KeyState)) {
-        self.map.iter().for_each(|entry| f(entry.value()));
+        self.map.iter().for_each(|entry| f(&entry.value().state));
     }
 
     fn who<'a>(&self, key: &'a K) -> Who<'a, K> {
@@ -403,75 +439,114 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone + 'static> Store<K> for ShardedStor
     }
 }
 
-impl<K: Key + ?Sized, S: BuildHasher + Clone + 'static> Shard<'_, K, S> {
-    fn get(&mut self, hash: u64, key: &K, plan: u16) -> Option<&mut SharedValue<KeyState>> {
-        let entry = self.table.get_mut(hash, |(known, state)| state.get().plan() == plan && known.borrow() == key);
-        entry.map(|(_, state)| state)
+impl<'a, K: Key + ?Sized, S: BuildHasher + Clone + 'static> Shard<'a, K, S> {
+    fn get(&mut self, hash: u64, key: &K, plan: u16) -> Option<&mut KeyState> {
+        let of_key =
+            |(known, kept): &(K::Owned, SharedValue<Kept>)| kept.get().state.plan() == plan && known.borrow() == key;
+        self.table.get_mut(hash, of_key).map(|(_, kept)| &mut kept.get_mut().state)
+    }
+
+    /// Where the state of this hash is that `is_meant`, if there is one.
+    fn place(&self, hash: u64, is_meant: impl Fn(&K::Owned, &Kept) -> bool) -> Option<Place> {
+        let found = self.table.get(hash, |(known, kept)| is_meant(known, kept.get()));
+        found.map(|(_, kept)| ptr::from_ref(kept.get()))
     }
 
     fn insert(&mut self, hash: u64, key: K::Owned, state: KeyState) -> &KeyState {
-        let hasher = self.store.map.hasher();
-        let entry = (key, SharedValue::new(state));
-        let (_, state) = self.table.insert_entry(hash, entry, |(known, _)| hasher.hash_one(known.borrow()));
-        state.get()
+        let entry = (key, SharedValue::new(Kept { hash, state }));
+        let (_, kept) = self.table.insert_entry(hash, entry, |(_, kept)| kept.get().hash);
+        &kept.get().state
     }
 
-    fn remove(&mut self, hash: u64, eq: impl Fn(&K::Owned, &KeyState) -> bool) -> Option<(K::Owned, KeyState)> {
-        let (known, state) = self.table.remove_entry(hash, |(known, state)| eq(known, state.get()))?;
-        let state = state.into_inner();
-        self.side.outlive(&state);
-        Some((known, state))
+    fn remove(&mut self, hash: u64, is_meant: impl Fn(&Kept) -> bool) -> Option<(K::Owned, Kept)> {
+        let (known, kept) = self.table.remove_entry(hash, |(_, kept)| is_meant(kept.get()))?;
+        let kept = kept.into_inner();
+        self.side.outlive(&kept.state);
+        Some((known, kept))
     }
 
-    /// Carries the states of this hash whose keys are meant over to the current version.
-    fn carry(&mut self, hash: u64, meant: impl Fn(&K::Owned) -> bool) {
+    /// A state of this hash that is still of the version before and `is_meant`, and where its use goes: one that stays on its
+    /// plan before one that comes to it, so that this finds the former carried over.
+    fn next_to_carry(&self, hash: u64, is_meant: impl Fn(&K::Owned, &Kept) -> bool) -> Option<(Place, &'a Move)> {
         let (plans, version) = (self.plans, self.plans.version);
-        let move_of = |state: &KeyState| plans.move_of(state.plan()).filter(|_| !state.is_of(version));
-        let stays = |by: &Move| by.from.index == by.to.index;
+        let move_of = |kept: &Kept| plans.move_of(kept.state.plan()).filter(|_| !kept.state.is_of(version));
+        let next = |stays: bool| {
+            let is_next = |by: &Move| (by.from.index == by.to.index) == stays;
+            let is_next = |kept: &Kept| move_of(kept).is_some_and(is_next);
+            let (_, kept) = self.table.get(hash, |(known, kept)| is_next(kept.get()) && is_meant(known, kept.get()))?;
+            Some((ptr::from_ref(kept.get()), move_of(kept.get())?))
+        };
+        next(true).or_else(|| next(false))
+    }
 
-        // Those that stay on their plan first, so that those that come to it find them carried over.
-        while let Some((known, state)) =
-            self.table.get_mut(hash, |(known, state)| move_of(state.get()).is_some_and(stays) && meant(known))
-        {
-            let state = state.get_mut();
-            let Some(by) = move_of(state) else { return };
-            state.carry(version, by, plans.at, self.side.new_life(), self.store.who((*known).borrow()));
-        }
-        while let Some((known, state)) = self.remove(hash, |known, state| move_of(state).is_some() && meant(known)) {
-            let Some(by) = move_of(&state) else { return };
-            self.put(hash, known, state, by, plans.at);
+    /// Carries the states of `key`, whose hash that is, over to the current version.
+    fn carry(&mut self, hash: u64, key: &K) {
+        while let Some((place, by)) = self.next_to_carry(hash, |known, _| known.borrow() == key) {
+            self.carry_by(hash, place, by, self.plans.at);
         }
     }
 
-    /// Puts a state that has left its plan where `by` says.
-    fn put(&mut self, hash: u64, key: K::Owned, mut state: KeyState, by: &Move, at: Now) {
+    /// Carries the state at that place over to where `by` says, and into the one of its key that is there, if there is one.
+    /// Where code of the user panics, nothing has changed.
+    fn carry_by(&mut self, hash: u64, place: Place, by: &Move, at: Now) {
         let (version, life) = (self.plans.version, self.side.new_life());
-        state.carry(version, by, at, life, self.store.who(key.borrow()));
-        let there = self
-            .table
-            .get_mut(hash, |(known, own)| own.get().plan() == by.to.index && own.get().is_of(version) && *known == key);
-        match there {
-            Some((_, own)) => {
-                own.get_mut().absorb(&state, &by.to, at, life);
-                self.side.surplus.push(hash);
-                self.store.keys.fetch_sub(1, Ordering::Relaxed);
+        let there = if by.from.index == by.to.index {
+            None
+        } else {
+            let Some((key, _)) = self.table.get(hash, |(_, kept)| ptr::eq(kept.get(), place)) else { return };
+            let is_on = |state: &KeyState| state.plan() == by.to.index && state.is_of(version);
+            self.place(hash, |known, kept| !ptr::eq(kept, place) && is_on(&kept.state) && known == key)
+        };
+        let Some((key, kept)) = self.table.get_mut(hash, |(_, kept)| ptr::eq(kept.get(), place)) else { return };
+        kept.get_mut().state.carry(version, by, at, life, self.store.who((*key).borrow()));
+        let Some(there) = there else { return };
+
+        let Some((key, Kept { state, .. })) = self.remove(hash, |kept| ptr::eq(kept, place)) else { return };
+        if let Some((_, own)) = self.table.get_mut(hash, |(_, kept)| ptr::eq(kept.get(), there)) {
+            own.get_mut().state.absorb(&state, &by.to, at, life);
+        }
+        self.count_out(hash);
+        drop(key);
+    }
+
+    /// Counts one state less, of this hash, which the queue does not know yet.
+    fn count_out(&mut self, hash: u64) {
+        self.side.add_surplus(hash);
+        self.store.keys.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Carries all states of this hash over to the current version. Where code of the user panics, the state is dropped that it
+    /// was about: else a sweep would never get past it.
+    fn carry_all(&mut self, hash: u64) {
+        while let Some((place, by)) = self.next_to_carry(hash, |_, kept| kept.hash == hash) {
+            let at = self.plans.at;
+            // Unwind-safe: whenever code of the user runs in there, all is right.
+            let carried = catch_unwind(AssertUnwindSafe(|| self.carry_by(hash, place, by, at)));
+            if let Err(panic) = carried {
+                // There is none at that place where it is the key's `Drop` that panics.
+                if let Some(lost) = self.remove(hash, |kept| ptr::eq(kept, place)) {
+                    self.count_out(hash);
+                    drop(lost);
+                }
+                resume_unwind(panic);
             }
-            None => _ = self.insert(hash, key, state),
         }
     }
 
     /// Looks at the state that was looked at longest ago: evicts it if it is idle at `now`, and returns it to be dropped.
-    fn look_at_next(&mut self, now: Now) -> Option<(K::Owned, KeyState)> {
-        let hash = self.side.arrivals.pop_front()?;
+    fn look_at_next(&mut self, now: Now) -> Option<(K::Owned, Kept)> {
+        let hash = *self.side.arrivals.front()?;
+        if !self.side.surplus.contains_key(&hash) {
+            // It stays in front of the queue if code of the user panics.
+            self.carry_all(hash);
+        }
+        self.side.arrivals.pop_front();
         self.side.looked_at += 1;
-        if let Some(index) = self.side.surplus.iter().position(|surplus| *surplus == hash) {
-            self.side.surplus.swap_remove(index);
+        if self.side.take_surplus(hash) {
             return None;
         }
-        let (plans, hasher) = (self.plans, self.store.map.hasher());
-        let of_hash = |known: &K::Owned| hasher.hash_one(known.borrow()) == hash;
-        self.carry(hash, of_hash);
-        let idle = self.remove(hash, |known, state| state.is_idle(plans.get(state.plan()), now) && of_hash(known));
+        let plans = self.plans;
+        let idle = self.remove(hash, |kept| kept.hash == hash && kept.state.is_idle(plans.get(kept.state.plan()), now));
         if idle.is_some() {
             self.store.keys.fetch_sub(1, Ordering::Relaxed);
             self.side.evictions += 1;
@@ -486,8 +561,7 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone + 'static> Shard<'_, K, S> {
     fn shrink(&mut self) {
         let (buckets, len) = (self.table.buckets(), self.table.len());
         if buckets > 64 && len < buckets / 8 {
-            let hasher = self.store.map.hasher();
-            self.table.shrink_to(len * 2, |(known, _)| hasher.hash_one(known.borrow()));
+            self.table.shrink_to(len * 2, |(_, kept)| kept.get().hash);
             self.side.arrivals.shrink_to(len * 2);
         }
     }
@@ -502,15 +576,14 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone + 'static> ShardedStore<K, S> {
     {
         let mut copies = Vec::new();
         for entry in self.map.iter() {
-            let key = entry.key().borrow();
-            let hash = self.map.hasher().hash_one(key);
-            copies.extend(f(entry.value(), resident(hash, self.salt)).map(|seen| (entry.key().clone(), seen)));
+            let Kept { hash, state } = entry.value();
+            copies.extend(f(state, resident(*hash, self.salt)).map(|seen| (entry.key().clone(), seen)));
         }
         copies
     }
 }
 
-/// Nothing that runs under the lock can panic but a key's own `Hash`; then, at worst, one key is not looked at again.
+/// What a shard has is right whenever code of the user runs under its lock, so that a panic there leaves it so.
 fn lock(side: &Mutex<Side>) -> MutexGuard<'_, Side> {
     side.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
