@@ -299,11 +299,12 @@ impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Limiter<K, S, T> {
             let version = policy.plans.version;
             loop {
                 let mut taken = [Taken::default(); MAX_QUOTAS];
-                let mut lost_places = 0;
+                let (mut lost_places, mut carried) = (0, None);
                 // Who has slept through two new policies may have taken by the wrong one.
                 let mut own = |verdict: Verdict| {
                     let is_own = !verdict.is_lost && current.version().wrapping_sub(version) <= 1;
                     lost_places += u32::from(verdict.entered && !is_own);
+                    carried = (verdict.carried != 0).then_some((verdict.carried, verdict.now));
                     is_own.then_some(verdict)
                 };
                 let known = store.visit(key, plan, version, |state, id| {
@@ -320,6 +321,9 @@ impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Limiter<K, S, T> {
                 });
                 for _ in 0..lost_places {
                     self.leave(key, plan.index, 0);
+                }
+                if let Some((carried, then)) = carried {
+                    self.take_back(key, (plan, version), carried, &taken, then, clock);
                 }
                 let is_doubted =
                     |verdict: &Verdict| verdict.denied == Some(Cause::Quota) && !doubted && time.doubts(&verdict.seen);
@@ -343,6 +347,32 @@ impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Limiter<K, S, T> {
                 }
             }
         }
+    }
+
+    /// Gives back what a check took of a known key from the quotas `carried` of `plan` by that version of the policy, which the
+    /// next one has carried over meanwhile: the check is decided by that, and charged once.
+    #[cold]
+    fn take_back(
+        &self,
+        key: &K,
+        (plan, version): (&PlanTicks, u64),
+        carried: u8,
+        taken: &AllTaken,
+        then: Now,
+        clock: impl Fn() -> Now,
+    ) {
+        let Inner { current, store, .. } = &*self.inner;
+        let policy = current.get();
+        let plans = &policy.plans;
+        let Some(by) = plans.move_of(plan.index).filter(|by| plans.version == version + 1 && by.to.index == plan.index)
+        else {
+            return;
+        };
+        // It may be carried over in part: what is not has nothing to give back.
+        store.visit(key, &by.to, plans.version, |state, id| {
+            several::Key { state, plan: &*by.to, id }
+                .take_back(by, carried, taken, then, plans.at, || clock().max(then));
+        });
     }
 
     /// Gives back what `allow` took of `key`, now: the request was not served after all.

@@ -284,6 +284,11 @@ impl QuotaTicks {
         self.burst
     }
 
+    /// Whether a unit is a whole number of ticks, so that any number of them is given back exactly.
+    pub(crate) const fn has_whole_ticks(&self) -> bool {
+        self.den <= 1
+    }
+
     /// Whether units never come back.
     pub(crate) const fn never_refills(&self) -> bool {
         self.den == 0

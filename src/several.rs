@@ -8,7 +8,7 @@
 use crate::bucket::Demand;
 use crate::clock::Time;
 use crate::decision::{Allow, Cause, Decision, Others, Seen, Source};
-use crate::plans::{Granted, MAX_QUOTAS, PlanTicks, is_overflow};
+use crate::plans::{Granted, MAX_QUOTAS, Move, PlanTicks, is_overflow};
 use crate::quota::QuotaTicks;
 use crate::refunds::Patience;
 use crate::shared::Refused;
@@ -77,6 +77,8 @@ pub(crate) struct Verdict {
     quota: Option<usize>,
     /// Whether the request is counted as in flight.
     pub(crate) entered: bool,
+    /// Those quotas, as bits, that were taken from and that a new policy has carried over before that could be given back.
+    pub(crate) carried: u8,
     /// Whether the state was somebody else's before all was done: then nobody is admitted by this.
     pub(crate) is_lost: bool,
 }
@@ -187,16 +189,46 @@ impl<'a, St: State> Key<'a, St> {
                 Ok(tat) => taken[n].tat = tat,
                 Err(tat) => {
                     // A check does not wait for a refund: at worst the units stay taken.
-                    self.state.give_back(&self.plan.quotas[..n], &taken[..n], now, Patience::Tries, clock);
+                    let quotas = &self.plan.quotas[..n];
+                    let carried = self.state.give_back(quotas, &taken[..n], now, Patience::Tries, clock);
                     self.unspend(taken);
                     // Not where the state has left, and the place in flight with it.
                     let entered = ask.enter && !self.leave();
                     taken[n].tat = tat;
-                    return Verdict { entered, ..self.denied_by(n, now, taken) };
+                    return Verdict { entered, carried, ..self.denied_by(n, now, taken) };
                 }
             }
         }
         Verdict { entered: ask.enter, ..self.allowed(now, taken, source) }
+    }
+
+    /// Gives back, by the next policy, what was taken at the instant `then` from the quotas `carried` of the one before, which
+    /// `by` has carried over: but where that may have been more than the new burst has room for, so that a part was forgotten.
+    pub(crate) fn take_back(
+        self,
+        by: &Move,
+        carried: u8,
+        taken: &AllTaken,
+        then: Now,
+        at: Now,
+        clock: impl Fn() -> Now,
+    ) {
+        let mut carried_over = [Taken::default(); MAX_QUOTAS];
+        for ((n, quota), matched) in self.buckets().zip(&by.matched) {
+            let Some(from) = matched.filter(|from| carried >> from & 1 != 0) else { continue };
+            let (old, new, now) = (&by.from.quotas[from].ticks, &quota.ticks, clock());
+            let ahead = self.state.tat(n).saturating_sub(new.at(now));
+            let fits = old.burst() <= new.burst() || ahead + now.ticks().saturating_sub(at.ticks()) < quota.empty;
+            if fits
+                && new.has_whole_ticks()
+                && old.never_refills() == new.never_refills()
+                && taken[from].cost <= new.burst()
+            {
+                // By time only: where it left the bucket is not known any more.
+                carried_over[n] = Taken { cost: taken[from].cost, tat: 0, refunds: self.state.refunds(n) };
+            }
+        }
+        self.state.give_back(&self.plan.quotas, &carried_over, then, Patience::Tries, clock);
     }
 
     /// Takes `cost` requests from a lease of the only global quota, and of the one other if there is one. `None`, and nothing
@@ -271,7 +303,16 @@ impl<'a, St: State> Key<'a, St> {
 
     #[inline]
     fn verdict(self, denied: Option<Cause>, seen: Seen, now: Now, quota: Option<usize>) -> Verdict {
-        Verdict { denied, seen, now, in_flight: self.state.in_flight(), quota, entered: false, is_lost: false }
+        Verdict {
+            denied,
+            seen,
+            now,
+            in_flight: self.state.in_flight(),
+            quota,
+            entered: false,
+            carried: 0,
+            is_lost: false,
+        }
     }
 
     /// The allow, with the numbers of the quota that allows the same again the fewest times.

@@ -413,3 +413,18 @@ fn the_use_of_a_quota_that_is_left_alone_follows_it() {
         assert!(taken == 1 && left <= 1, "{taken} {left}");
     });
 }
+
+/// The word of the first quota is carried over between the take of it and that of the second: the unit is taken once all the same.
+#[test]
+fn a_check_of_two_quotas_that_races_a_reload_is_charged_once() {
+    Race::model_within(2, |race| {
+        let limiter = limiter([slow(3).named("a"), slow(3).named("b")]);
+        assert_eq!(take(&limiter, A, 100), 1);
+        let reload = |limiter: &Keyed| {
+            let policy = Policy::new().plan("default", [slow(4).named("a"), slow(4).named("b")]);
+            limiter.reload_at(policy, at(100)).expect("a policy that makes sense");
+        };
+        let ((), taken) = race.run(&limiter, reload, |limiter| take(limiter, A, 100));
+        assert_eq!((taken, drain(&limiter, A, 100)), (1, 2));
+    });
+}

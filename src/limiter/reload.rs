@@ -113,11 +113,7 @@ impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Limiter<K, S, T> {
         // Relaxed: it numbers the calls, and nothing else is ordered by it.
         let call = reloads.called.fetch_add(1, Ordering::Relaxed) + 1;
         let mut done = reloads.done.lock().unwrap_or_else(PoisonError::into_inner);
-        if done.is_sweeping {
-            // Every state is of the version in force again before there is a newer one.
-            store.carry_all(&current.get().plans);
-            done.is_sweeping = false;
-        }
+        self.end_sweep(&mut done);
         let at = clock();
         let compiled = Compiled::new(policy, Some(&*current.get()), at, fleet)?;
         store.accepts(&compiled.plans)?;
@@ -125,11 +121,24 @@ impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Limiter<K, S, T> {
             // A newer one came first, and stays.
             return Ok(());
         }
-        *done = Done { call, is_sweeping: true };
-        current.replace(compiled.plans.version, compiled);
-        store.carry_all(&current.get().plans);
-        done.is_sweeping = false;
+        done.call = call;
+        self.put_in_force(&mut done, compiled);
         Ok(())
+    }
+
+    fn put_in_force(&self, done: &mut Done, compiled: Compiled<K>) {
+        done.is_sweeping = true;
+        self.inner.current.replace(compiled.plans.version, compiled);
+        self.end_sweep(done);
+    }
+
+    /// Has every state be of the version in force, before there is a newer one.
+    fn end_sweep(&self, done: &mut Done) {
+        let Inner { current, store, .. } = &*self.inner;
+        if done.is_sweeping {
+            store.carry_all(&current.get().plans);
+            done.is_sweeping = false;
+        }
     }
 
     /// Says that the instants that the caller brings go on from `now`, though later ones were brought before: a clock was set
@@ -156,10 +165,10 @@ impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Limiter<K, S, T> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn time_went_back(&self, now: Now) {
-        let Inner { current, store, reloads, .. } = &*self.inner;
-        let _turn = reloads.done.lock().unwrap_or_else(PoisonError::into_inner);
+        let Inner { current, reloads, .. } = &*self.inner;
+        let mut done = reloads.done.lock().unwrap_or_else(PoisonError::into_inner);
+        self.end_sweep(&mut done);
         let rewound = current.get().rewound(now);
-        current.replace(rewound.plans.version, rewound);
-        store.carry_all(&current.get().plans);
+        self.put_in_force(&mut done, rewound);
     }
 }

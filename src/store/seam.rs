@@ -45,8 +45,16 @@ pub(crate) trait State: Copy {
     fn draw(self, n: usize, demand: &Demand, tat: u64, now: u64) -> Result<u64, u64>;
 
     /// Gives back what was taken at the instant `then` from the buckets of `quotas`, which come first and in their order, and
-    /// has not come back by itself.
-    fn give_back(self, quotas: &[Granted], taken: &[Taken], then: Now, patience: Patience, clock: impl Fn() -> Now);
+    /// has not come back by itself. Returns those, as bits, that a new policy has carried over since, so that nothing of them
+    /// was.
+    fn give_back(
+        self,
+        quotas: &[Granted],
+        taken: &[Taken],
+        then: Now,
+        patience: Patience,
+        clock: impl Fn() -> Now,
+    ) -> u8;
 
     /// Requests that have entered and not left.
     fn in_flight(self) -> u32;

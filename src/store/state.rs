@@ -300,10 +300,19 @@ impl State for &KeyState {
         self.slots().get(n).ok_or(CLOSED)?.bucket.draw(demand, tat, now)
     }
 
-    fn give_back(self, quotas: &[Granted], taken: &[Taken], then: Now, patience: Patience, clock: impl Fn() -> Now) {
+    fn give_back(
+        self,
+        quotas: &[Granted],
+        taken: &[Taken],
+        then: Now,
+        patience: Patience,
+        clock: impl Fn() -> Now,
+    ) -> u8 {
         for ((slot, quota), taken) in self.slots().iter().zip(quotas).zip(taken) {
             slot.give_back(&quota.ticks, taken, quota.ticks.at(then), patience, &clock);
         }
+        // It is locked.
+        0
     }
 
     fn in_flight(self) -> u32 {

@@ -119,31 +119,46 @@ impl State for FixedState<'_> {
         }
     }
 
-    fn give_back(self, quotas: &[Granted], taken: &[Taken], then: Now, patience: Patience, clock: impl Fn() -> Now) {
+    fn give_back(
+        self,
+        quotas: &[Granted],
+        taken: &[Taken],
+        then: Now,
+        patience: Patience,
+        clock: impl Fn() -> Now,
+    ) -> u8 {
         let (way, places, stamp) = match self.local {
             Local::Own { way, places, stamp, .. } => (way, places, stamp),
             Local::Apart(state) => return state.give_back(quotas, taken, then, patience, clock),
-            Local::None => return,
+            Local::None => return 0,
         };
-        let of_quotas = || quotas.iter().zip(places).zip(taken).filter(|(_, taken)| taken.cost != 0);
-        let Some(last) = of_quotas().map(|(_, taken)| taken.refunds).max_by_key(|seen| seen.life()) else { return };
+        let of_quotas = || quotas.iter().zip(places).zip(taken).enumerate().filter(|(_, (_, taken))| taken.cost != 0);
+        let seen = of_quotas().map(|(_, (_, taken))| taken.refunds);
+        let Some(last) = seen.max_by_key(|seen| seen.life()) else { return 0 };
+        let mut carried = 0;
         way.refunds().give_back(last, patience, |before| {
             // One count for all quotas, each in grains of its own: each is lowered by that much at most.
             let mut most = 0;
             // A life may have begun in the middle of the take.
-            for ((quota, place), taken) in of_quotas().filter(|(_, taken)| taken.refunds.life() == before.life()) {
+            let of_this_life = of_quotas().filter(|(_, (_, taken))| taken.refunds.life() == before.life());
+            for (n, ((quota, place), taken)) in of_this_life {
                 let (place, quota) = (usize::from(*place), &quota.ticks);
                 let grain = grain(quota.charge(quota.burst()));
                 let given_back = before.since(taken.refunds, grain);
                 let lowered = loop {
-                    let Some(word) = way.load(place).filter(|word| word ^ stamp < CLOSED) else { break 0 };
+                    let Some(word) = way.load(place) else { break 0 };
+                    let tat = word ^ stamp;
+                    if tat >= CLOSED {
+                        carried |= 1 << n;
+                        break 0;
+                    }
                     let at = clock();
                     // What was evicted from here was so at the floor at the latest: nothing of it is later than that.
-                    let now = quota.at(at).max(way.gate.floor());
-                    let tat = word ^ stamp;
+                    let floor = way.gate.floor();
+                    let now = quota.at(at).max(floor);
                     let lowered = taken.worth(quota, given_back, quota.at(then), now).min(tat.saturating_sub(now));
                     // Full is full from this instant on, also where time stands still: or it would never be idle.
-                    let next = if tat - lowered == now { at.ticks().max(way.gate.floor()) } else { tat - lowered };
+                    let next = if tat - lowered == now { at.ticks().max(floor) } else { tat - lowered };
                     if lowered == 0 || way.exchange(place, word, next ^ stamp) {
                         break lowered;
                     }
@@ -152,6 +167,7 @@ impl State for FixedState<'_> {
             }
             most
         });
+        carried
     }
 
     fn in_flight(self) -> u32 {
