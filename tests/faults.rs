@@ -146,10 +146,12 @@ fn a_burst_of_zero_is_refused_when_built() {
 
 // Refill.
 
-/// The instants of bucket4j/bucket4j#51: at 1,000,000 a second, units times elapsed nanoseconds pass 2^63, and 2^64.
+/// The instants of bucket4j/bucket4j#51: at 1,000,000 a second, units times elapsed nanoseconds
+/// pass 2^63, and 2^64.
 const IDLE_NANOS: [u64; 2] = [9_223_372_036_855, 18_446_744_073_710];
 
-/// Drains a bucket of 10 and takes from it at each of these instants, and at the latest that there is.
+/// Drains a bucket of 10 and takes from it at each of these instants, and at the latest that there
+/// is.
 fn takes_after_a_long_idle_time(check: impl Fn(Now) -> Decision) {
     let drained = (0..11).filter(|_| check(Now::ORIGIN).is_allowed()).count();
     assert_eq!(drained, 10);
@@ -188,7 +190,8 @@ fn a_key_that_was_idle_for_long_has_its_burst_and_no_more<T: Kind>() {
     takes_after_a_long_idle_time(|now| several.check_at("alice", now));
 }
 
-/// Takes one unit at 0 s and, from 2 s on, 24 as soon as each is admitted; the rate is 1/s, the burst 2.
+/// Takes one unit at 0 s and, from 2 s on, 24 as soon as each is admitted; the rate is 1/s, the
+/// burst 2.
 fn takes_24_after_two_idle_seconds(check: impl Fn(Now) -> Decision) {
     assert!(check(Now::ORIGIN).is_allowed());
     let mut elapsed = Duration::from_secs(2);
@@ -204,7 +207,8 @@ fn takes_24_after_two_idle_seconds(check: impl Fn(Now) -> Decision) {
     assert_eq!(taken, due);
 }
 
-/// uber-go/ratelimit#119: one a second with a slack of one; after a take and two idle seconds 24 pass at once.
+/// uber-go/ratelimit#119: one a second with a slack of one; after a take and two idle seconds 24
+/// pass at once.
 #[test]
 fn takes_of_one_bucket_after_an_idle_time_are_spread_by_the_rate() {
     let limiter = direct(Quota::per_second(1).burst(2));
@@ -340,8 +344,9 @@ fn a_quota_is_not_charged_for_what_another_denies<T: Kind>() {
 
 /// symfony/symfony PR#65796: a client over its own limit uses up the limit of all.
 ///
-/// A check has one key, so a limit of a client and a limit of all clients are two limiters. Both limits here are of the
-/// same key: this is the product's own way to take from two limits or from none. Below, two limiters do it with a refund.
+/// A check has one key, so a limit of a client and a limit of all clients are two limiters. Both
+/// limits here are of the same key: this is the product's own way to take from two limits or from
+/// none. Below, two limiters do it with a refund.
 fn a_request_over_the_smaller_quota_takes_nothing_of_the_larger_one<T: Kind>() {
     let (own, all) = (Quota::per_hour(1).named("own"), Quota::per_hour(10).named("all"));
     // In either order of the quotas, and with the smaller one not hit by the first request.
@@ -356,7 +361,8 @@ fn a_request_over_the_smaller_quota_takes_nothing_of_the_larger_one<T: Kind>() {
         };
         let taken = served as u64 * cost;
         assert_eq!((used("own"), used("all")), (taken, taken), "{quotas:?}");
-        // The decision that counts: what is left of the larger one is there once the smaller one is out of the way.
+        // The decision that counts: what is left of the larger one is there once the smaller one is
+        // out of the way.
         limiter.reload_at(policy(quotas.into_iter().find(|quota| quota.name() == "all").unwrap()), secs(0.0)).unwrap();
         let left = (0..40).filter(|_| limiter.check_at("alice", secs(0.0)).is_allowed()).count() as u64;
         assert_eq!(left, quotas.iter().map(Quota::limit).max().unwrap() - taken, "{quotas:?}");
@@ -396,7 +402,8 @@ fn a_reload_of_the_same_policy_refills_nothing<T: Kind>() {
     let limiter = T::make(Limiter::builder().policy(same())).unwrap();
     assert!(limiter.check_cost_at("drained", 10, secs(0.0)).is_allowed());
     assert!(limiter.check_cost_at("used", 4, secs(0.0)).is_allowed());
-    // A word that is carried over twice comes from a version that looks like the one that it goes to.
+    // A word that is carried over twice comes from a version that looks like the one that it goes
+    // to.
     for reloads in 1..=5 {
         limiter.reload_at(same(), secs(0.0)).unwrap();
         assert!(limiter.check_at("drained", secs(0.0)).is_denied(), "{reloads} reloads");
@@ -444,7 +451,8 @@ fn a_raised_limit_is_there_at_once<T: Kind>() {
 /// symfony/symfony#44850: after the limit was lowered, the old one is still available.
 fn a_lowered_limit_holds_at_once<T: Kind>() {
     let limiter = T::of(Quota::per_hour(20));
-    // Keys with a history: what they have is carried over. The first has its whole burst again when the limit changes.
+    // Keys with a history: what they have is carried over. The first has its whole burst again when
+    // the limit changes.
     let used = [("idle", 1, 3_600.0 - 180.0), ("one", 1, 3_600.0), ("five", 5, 3_600.0), ("all", 20, 3_600.0)];
     for (key, cost, seconds) in used {
         assert!(limiter.check_cost_at(key, cost, secs(seconds)).is_allowed(), "{key}");
@@ -467,7 +475,8 @@ fn a_lowered_limit_holds_at_once<T: Kind>() {
 
 /// mcp-hangar/mcp-hangar#1432: a reload frees places that are taken.
 fn a_reload_frees_no_place_that_is_taken<T: Kind>() {
-    // With the quota beside it as it was, and with another one each time, so that the key's use is worked out anew.
+    // With the quota beside it as it was, and with another one each time, so that the key's use is
+    // worked out anew.
     for steps in [0, 1] {
         let rate = Cell::new(1_000_000);
         let quota = || {

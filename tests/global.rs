@@ -43,7 +43,7 @@ over_both!(
     a_place_in_flight_is_given_back_where_its_plan_went,
     totals_are_exact_while_keys_go_in_and_out_of_the_table,
     a_waiter_that_is_dropped_as_it_is_told_takes_nothing_from_the_next,
-    thirty_who_wait_are_served_at_the_rate_and_the_rest_are_denied,
+    thirty_waiters_are_served_at_the_rate_and_the_rest_are_denied,
 );
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -666,7 +666,7 @@ impl Told {
     }
 }
 
-/// agronholm/anyio#947: a grant that races with a cancel is lost, and those who wait behind it wait for ever.
+/// agronholm/anyio#947: a grant that races with a cancel is lost, and later waiters wait for ever.
 fn a_waiter_that_is_dropped_as_it_is_told_takes_nothing_from_the_next<T: Kind>() {
     let fleet = fleet(&MemoryAuthority::new());
     let quota = Quota::per_second(20).burst(1);
@@ -683,7 +683,8 @@ fn a_waiter_that_is_dropped_as_it_is_told_takes_nothing_from_the_next<T: Kind>()
             let mut next = two.poll(second.as_mut());
             if answer.is_none() && next.is_none() {
                 one.wait();
-                // In every other round the first takes what it was told of, and in the others it is gone before it looks.
+                // In every other round the first takes what it was told of, and in the others it is
+                // gone before it looks.
                 if round % 2 == 0 {
                     answer = one.poll(first.as_mut());
                 }
@@ -698,9 +699,9 @@ fn a_waiter_that_is_dropped_as_it_is_told_takes_nothing_from_the_next<T: Kind>()
     }
 }
 
-/// resilience4j/resilience4j#822: 3 a period, 30 threads that wait for 1.2 periods: 3 at once, 3 in the period after, and up
-/// to 2 more than that each time. The report's period is 10 s.
-fn thirty_who_wait_are_served_at_the_rate_and_the_rest_are_denied<T: Kind>() {
+/// resilience4j/resilience4j#822: 3 a period, 30 threads that wait for 1.2 periods: 3 at once, 3 in
+/// the period after, and up to 2 more than that each time. The report's period is 10 s.
+fn thirty_waiters_are_served_at_the_rate_and_the_rest_are_denied<T: Kind>() {
     const PERIOD: Duration = Duration::from_secs(1);
     let fleet = fleet(&MemoryAuthority::new());
     let limiter = limiter::<T>(&fleet, Quota::new(3, PERIOD));
@@ -712,8 +713,8 @@ fn thirty_who_wait_are_served_at_the_rate_and_the_rest_are_denied<T: Kind>() {
     });
     let periods = begun.elapsed().as_secs_f64() / PERIOD.as_secs_f64();
     let served = decisions.iter().filter(|decision| decision.is_allowed()).count();
-    // Nobody gives up before the units of a whole period have come back. A machine that is busy takes longer than 1.2 periods,
-    // and then more come back: at most what the bound says.
+    // No waiter gives up before the units of a whole period have come back. A machine that is busy
+    // takes longer than 1.2 periods, and then more come back: at most what the bound says.
     assert!(served >= 6, "{served} were served");
     assert!(served as f64 <= 3.0 + 3.0 * periods, "{served} were served in {periods} periods");
     for decision in decisions.iter().filter(|decision| decision.is_denied()) {

@@ -272,7 +272,8 @@ async fn extractors_can_be_closures_and_can_pass() {
     assert_eq!(service.call(get("/broken")).await.unwrap().status(), StatusCode::FORBIDDEN);
 }
 
-/// GIScience/openrouteservice#164: CORS preflights use up the quota, and a 429 without CORS fields is hidden from the client.
+/// GIScience/openrouteservice#164: CORS preflights use up the quota, and a 429 without CORS fields
+/// is hidden from the client.
 #[tokio::test]
 async fn preflights_take_nothing_and_a_denial_carries_the_fields_of_an_outer_layer() {
     let (clock, limiter) = limiter(Quota::per_minute(40));

@@ -1,4 +1,5 @@
-//! What a key takes does not depend on how large its limit is. A file of its own, since the allocator counts for all.
+//! What a key takes does not depend on how large its limit is. A file of its own, since the
+//! allocator counts for all.
 #![allow(clippy::unwrap_used, reason = "a helper that meets the unexpected stops the test")]
 
 mod counting;
@@ -19,7 +20,8 @@ const KEYS: u64 = 1_000;
 /// Each a minute. The second is the one of the report.
 const LIMITS: [u64; 3] = [10, 1_000_000, 1_000_000_000];
 
-/// The test harness may let go of something of its own meanwhile: a byte a key. A bit a unit would be 125 a key.
+/// The test harness may let go of something of its own meanwhile: a byte a key. A bit a unit would
+/// be 125 a key.
 const SLACK: usize = KEYS as usize;
 
 /// One quota on a plan, and two on another.
@@ -31,7 +33,8 @@ fn policy(limit: u64) -> Policy<u64> {
         .default_plan("one")
 }
 
-/// Bytes in use with all keys in each of the states that a key can be in, with how each state is called.
+/// Bytes in use with all keys in each of the states that a key can be in, with how each state is
+/// called.
 fn bytes<T: Kind<u64, Hasher>>(limit: u64) -> Vec<(&'static str, usize)> {
     let at = |seconds| Now::since_origin(Duration::from_secs(seconds)).unwrap();
     let mut all = Vec::with_capacity(16);
@@ -75,7 +78,8 @@ fn bytes<T: Kind<u64, Hasher>>(limit: u64) -> Vec<(&'static str, usize)> {
     all
 }
 
-/// Bytes that a key takes after its first take, and how many more after each 100,000 of all that its limit has.
+/// Bytes that a key takes after its first take, and how many more after each 100,000 of all that
+/// its limit has.
 fn bytes_of_single_takes<T: Kind<u64, Hasher>>() {
     let limit = 1_000_000;
     let before = in_use();
@@ -99,7 +103,8 @@ fn memory_of_a_store<T: Kind<u64, Hasher>>() {
     drop(bytes::<T>(LIMITS[0]));
     let small = bytes::<T>(LIMITS[0]);
     for (state, bytes) in &small {
-        // The table of fixed size is made for four times as many keys, with room for nine words each.
+        // The table of fixed size is made for four times as many keys, with room for nine words
+        // each.
         assert!(*bytes < 2_000 * KEYS as usize, "{bytes} bytes for {KEYS} keys, {state}");
     }
     for limit in &LIMITS[1..] {
@@ -110,7 +115,8 @@ fn memory_of_a_store<T: Kind<u64, Hasher>>() {
     bytes_of_single_takes::<T>();
 }
 
-/// mholt/caddy-ratelimit#44: memory grows with the limit, 4.8 GB for a million a minute and a few clients.
+/// mholt/caddy-ratelimit#44: memory grows with the limit, 4.8 GB for a million a minute and a few
+/// clients.
 #[test]
 fn memory_of_a_key_does_not_depend_on_its_limit() {
     memory_of_a_store::<Sharded>();

@@ -1,13 +1,15 @@
 //! An allocator that knows which threads are in it.
 //!
-//! The system's allocator has locks, and a thread that frees what another has allocated may wait for that one. That is no wait
-//! of the library's, so no thread is stopped while it is in the allocator.
+//! The system's allocator has locks, and a thread that frees what another has allocated may wait
+//! for that one. That is no wait of the library's, so no thread is stopped while it is in the
+//! allocator.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicBool, Ordering, compiler_fence};
 
 thread_local! {
-    // An atomic, as a signal handler reads it. It has no destructor, so reading it there registers nothing.
+    // An atomic, as a signal handler reads it. It has no destructor, so reading it there registers
+    // nothing.
     static IS_IN: AtomicBool = const { AtomicBool::new(false) };
 }
 
@@ -30,7 +32,8 @@ fn enter<T>(call: impl FnOnce() -> T) -> T {
 
 struct Noted;
 
-// SAFETY: every call goes on to the system's allocator with its arguments unchanged, and what that returns is returned.
+// SAFETY: every call goes on to the system's allocator with its arguments unchanged, and what that
+// returns is returned.
 unsafe impl GlobalAlloc for Noted {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the caller keeps `GlobalAlloc::alloc`'s conditions, which are the same.

@@ -12,19 +12,20 @@ const PANICKED: i32 = 101;
 
 /// A child process.
 #[derive(Debug)]
-#[must_use = "a child that nobody waits for stays as a zombie"]
+#[must_use = "a child that is not waited for stays as a zombie"]
 pub struct Child(libc::pid_t);
 
 /// Runs `part` in a child process, which then ends without running anything else of this one.
 ///
-/// The child has the thread that called, and no other. So `part` must not wait for what another thread of the parent may
-/// have held at that moment.
+/// The child has the thread that called, and no other. So `part` must not wait for what another
+/// thread of the parent may have held at that moment.
 ///
 /// # Panics
 ///
 /// Panics if the system has no process left.
 pub fn fork(part: impl FnOnce()) -> Child {
-    // SAFETY: the child runs `part` and `_exit`, and never comes back from here. glibc lets it allocate.
+    // SAFETY: the child runs `part` and `_exit`, and never comes back from here. glibc lets it
+    // allocate.
     match unsafe { libc::fork() } {
         -1 => panic!("no child: {}", io::Error::last_os_error()),
         0 => {
@@ -42,8 +43,8 @@ pub fn fork(part: impl FnOnce()) -> Child {
     }
 }
 
-/// Writes the message of a panic to the child's standard error, which is the parent's. The harness's copy of it ends with the
-/// child.
+/// Writes the message of a panic to the child's standard error, which is the parent's. The
+/// harness's copy of it ends with the child.
 fn say(panic: &(dyn Any + Send)) {
     let message = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
     let line = format!("in a child process: {}\n", message.unwrap_or("a panic without a message"));

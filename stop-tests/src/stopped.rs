@@ -25,7 +25,8 @@ const ENDED: u32 = 5;
 const LONGEST_RUN: u64 = 20_000;
 
 thread_local! {
-    // An atomic, as a signal handler reads it. It has no destructor, so reading it there registers nothing.
+    // An atomic, as a signal handler reads it. It has no destructor, so reading it there registers
+    // nothing.
     static OWN: AtomicPtr<Worker> = const { AtomicPtr::new(ptr::null_mut()) };
 }
 
@@ -40,9 +41,9 @@ struct Worker {
 
 /// Threads that are stopped, and threads that must not wait for them.
 ///
-/// The workers do one piece of work after another and are stopped together at instants that nobody chose, in whatever
-/// they are doing. While they stand still, each of the `checks` is run once, on a thread of its own. Only when all have ended may
-/// the workers go on.
+/// The workers do one piece of work after another and are stopped together at random instants, in
+/// the middle of their work. While they stand still, each of the `checks` is run once, on a thread
+/// of its own. Only when all have ended may the workers go on.
 #[expect(missing_debug_implementations, reason = "it holds closures")]
 #[expect(clippy::exhaustive_structs, reason = "each case gives all of it")]
 pub struct Case<'a> {
@@ -81,7 +82,7 @@ pub fn play(name: &str, case: &Case<'_>, stops: u64, seed: u64) {
                 scope.spawn(move || {
                     for () in started {
                         check();
-                        // Nobody listens any more once the case has failed.
+                        // Once the case has failed nothing listens any more.
                         _ = tell.send(());
                     }
                 });
@@ -91,8 +92,8 @@ pub fn play(name: &str, case: &Case<'_>, stops: u64, seed: u64) {
         let result = stop_and_check(&workers, &rounds, &told, stops, seed);
         over.store(true, Ordering::Relaxed);
         drop(rounds);
-        // A worker that has panicked says so in the end of the scope. Until then its handle is kept: a thread that was
-        // joined must not be signalled.
+        // A worker that has panicked says so in the end of the scope. Until then its handle is
+        // kept: a thread that was joined must not be signalled.
         drop(handles);
         result
     });
@@ -183,7 +184,8 @@ impl Worker {
         self.thread.store(unsafe { libc::pthread_self() }, Ordering::Relaxed);
         while !over.load(Ordering::Relaxed) {
             work(self.turns.load(Ordering::Relaxed));
-            // Release: pairs with the Acquire in `turns`. Who sees a turn sees the number of the thread.
+            // Release: pairs with the Acquire in `turns`. A thread that sees a turn sees the number
+            // too.
             self.turns.fetch_add(1, Ordering::Release);
         }
     }
@@ -202,7 +204,8 @@ impl Worker {
             if !self.has_become(RUNNING, ASKED) {
                 return false;
             }
-            // SAFETY: it is a thread of this process that has not been joined, as `play` keeps its handle.
+            // SAFETY: it is a thread of this process that has not been joined, as `play` keeps its
+            // handle.
             let sent = unsafe { libc::pthread_kill(self.thread.load(Ordering::Relaxed), libc::SIGUSR1) };
             assert_eq!(sent, 0, "no signal can be sent: {}", io::Error::from_raw_os_error(sent));
             if !self.wait_until(|| self.state.load(Ordering::Acquire) != ASKED) {
@@ -261,7 +264,8 @@ extern "C" fn stand_still(_: libc::c_int) {
     if !worker.has_become(ASKED, met) || met == MISSED {
         return;
     }
-    // SAFETY: the location of `errno` is valid for as long as its thread is. The interrupted code may be about to read it.
+    // SAFETY: the location of `errno` is valid for as long as its thread is. The interrupted code
+    // may be about to read it.
     let errno = unsafe { *libc::__errno_location() };
     let nap = libc::timespec { tv_sec: 0, tv_nsec: 50_000 };
     while !worker.has_become(LEAVING, RUNNING) {

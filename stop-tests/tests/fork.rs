@@ -1,7 +1,8 @@
 //! Limiters in forked processes: a child decides by its own time, and its parent goes on as before.
 //!
-//! The time here is real. The question is whether it moves on in a process without the thread that publishes it, which no
-//! virtual time can answer. No test asserts how long anything takes: on a machine that is slow more units come back, not fewer.
+//! The time here is real. The question is whether it moves on in a process without the thread that
+//! publishes it, which no virtual time can answer. No test asserts how long anything takes: on a
+//! machine that is slow more units come back, not fewer.
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "a helper that meets the unexpected stops the test")]
 
@@ -14,7 +15,8 @@ use std::time::Duration;
 use stop_tests::fork;
 use tollgate::{Clock, Decision, Limiter, Quota};
 
-/// One test at a time, so that no other test's thread is in the middle of anything when a test forks.
+/// One test at a time, so that no other test's thread is in the middle of anything when a test
+/// forks.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -24,7 +26,8 @@ fn limiter(quota: Quota, clock: Clock) -> Limiter {
     Limiter::builder().quota(quota).clock(clock).build().unwrap()
 }
 
-/// How many of a client's requests are allowed that come every 20 ms, which is half as often as they may.
+/// How many of a client's requests are allowed that come every 20 ms, which is half as often as
+/// they may.
 fn allowed_of(limiter: &Limiter, requests: u64) -> u64 {
     let allowed = (0..requests).filter(|_| {
         thread::sleep(Duration::from_millis(20));
@@ -108,7 +111,7 @@ fn a_coarse_clock_made_in_a_child_has_a_thread() {
     fork(|| {
         let own = limiter(hundred_a_second(), Clock::coarse().unwrap());
         let before = own.now();
-        // The published time, which nobody else asks for.
+        // Only its thread publishes a later time here.
         while own.now() == before {
             thread::yield_now();
         }
@@ -148,8 +151,9 @@ fn a_child_decides_as_its_parent_by_a_precise_clock() {
     }
 }
 
-/// The other thread stays behind in the parent, wherever it was in its check. The child's checks are of keys that both know:
-/// a lock that is held for a newcomer at that moment stays so in the child, as locks do.
+/// The other thread stays behind in the parent, wherever it was in its check. The child's checks
+/// are of keys that both know: a lock that is held for a newcomer at that moment stays so in the
+/// child, as locks do.
 #[test]
 fn a_child_forked_while_another_thread_checks_goes_on() {
     let _alone = alone();

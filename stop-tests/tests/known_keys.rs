@@ -1,8 +1,9 @@
 //! Checks of known keys do not wait for threads that stand still in the middle of something else.
 //!
-//! A known key here is one with units of its own in use, so that no newcomer may take its place. In the fixed store its checks
-//! wait for no thread. In the sharded store they take a lock for reading, and wait for no thread that has it for reading too.
-//! Newcomers may wait for newcomers, and no check here is one.
+//! A known key here is one with units of its own in use, so that no newcomer may take its place. In
+//! the fixed store its checks wait for no thread. In the sharded store they take a lock for
+//! reading, and wait for no thread that has it for reading too. Newcomers may wait for newcomers,
+//! and no check here is one.
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a helper that meets the unexpected stops the test")]
 
@@ -30,8 +31,8 @@ type Hasher = BuildHasherDefault<DefaultHasher>;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Quotas {
     One,
-    /// The second allows one unit a nanosecond and no two at once. So of two threads that check a key at one instant, one may
-    /// find the second quota used up after it has taken from the first.
+    /// The second allows one unit a nanosecond and no two at once. So of two threads that check a
+    /// key at one instant, one may find the second quota used up after it has taken from the first.
     Two,
     /// The same two, and requests in flight.
     InFlight,
@@ -39,7 +40,8 @@ enum Quotas {
 use Quotas::{InFlight, One, Two};
 
 impl Quotas {
-    /// The policy of an even turn, or of an odd one: the use of each key has to be carried from one to the other.
+    /// The policy of an even turn, or of an odd one: the use of each key has to be carried from one
+    /// to the other.
     fn policy(self, turn: u64) -> Policy {
         // What is taken here does not come back within the test, so that no key is ever idle.
         let plenty = Quota::per_second(1_000 + turn % 2).burst(1_000_000_000).named("plenty");
@@ -188,7 +190,8 @@ fn refunds_of_the_same_keys<T: Over>(quotas: Quotas) {
     });
 }
 
-/// Threads that race for the last unit of the second quota, so that some have to give back one of the first.
+/// Threads that race for the last unit of the second quota, so that some have to give back one of
+/// the first.
 fn rollbacks<T: Over>(quotas: Quotas) {
     T::each("rollbacks of the same key and of another", quotas, |name, shared| {
         let race = |key| boxed(move |_| shared.race(key));
@@ -221,7 +224,8 @@ fn a_reload<T: Over>(quotas: Quotas) {
     });
 }
 
-/// Checks find words of the policy before while a reload runs, and renew them. They stand still in that, and the reload too.
+/// Checks find words of the policy before while a reload runs, and renew them. They stand still in
+/// that, and the reload too.
 fn renewals<T: Over>(quotas: Quotas) {
     T::each("renewals of the same keys and of others", quotas, |name, shared| {
         let check = |keys: &'static [&'static str]| boxed(move |turn| shared.race(cycle(keys, turn)));
@@ -240,7 +244,8 @@ fn newcomers<T: Over>(quotas: Quotas) {
         let come = |from: u64| {
             boxed(move |turn| {
                 let key = format!("newcomer {}", from + turn);
-                // A unit that is kept would have the key in use for a millisecond, and the table full.
+                // A unit that is kept would have the key in use for a millisecond, and the table
+                // full.
                 let now = shared.next_instant();
                 if let Decision::Allow(allow) = shared.limiter.check_at(&key, now) {
                     shared.limiter.refund_at(&key, allow, now);
