@@ -3,21 +3,27 @@
 
 mod stores;
 
+use std::cell::Cell;
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
 use stores::{Kind, over_both};
-use tollgate::{BuildError, Decision, Deny, DirectLimiter, Limiter, Now, Policy, Quota, Reason};
+use tollgate::{BuildError, Decision, Deny, DirectLimiter, Limiter, Now, Plan, Policy, Quota, Reason, Unit};
 
 over_both!(
     a_cost_counts_in_full,
     a_new_key_has_its_whole_burst,
     a_quota_is_not_charged_for_what_another_denies,
+    a_request_over_the_smaller_quota_takes_nothing_of_the_larger_one,
     a_client_over_its_own_limit_takes_nothing_of_the_limit_of_all,
-    a_reload_refills_nothing,
+    a_key_that_was_idle_for_long_has_its_burst_and_no_more,
+    takes_after_an_idle_time_are_spread_by_the_rate,
+    a_reload_of_the_same_policy_refills_nothing,
+    a_reload_of_a_policy_that_hardly_differs_refills_nothing,
     a_raised_limit_is_there_at_once,
     a_lowered_limit_holds_at_once,
+    a_reload_frees_no_place_that_is_taken,
 );
 
 fn at(elapsed: Duration) -> Now {
@@ -140,16 +146,86 @@ fn a_burst_of_zero_is_refused_when_built() {
 
 // Refill.
 
-/// bucket4j/bucket4j#51: tokens times elapsed nanoseconds overflow after a long idle time.
+/// The instants of bucket4j/bucket4j#51: at 1,000,000 a second, units times elapsed nanoseconds
+/// pass 2^63, and 2^64.
+const IDLE_NANOS: [u64; 2] = [9_223_372_036_855, 18_446_744_073_710];
+
+/// Drains a bucket of 10 and takes from it at each of these instants, and at the latest that there
+/// is.
+fn takes_after_a_long_idle_time(check: impl Fn(Now) -> Decision) {
+    let drained = (0..11).filter(|_| check(Now::ORIGIN).is_allowed()).count();
+    assert_eq!(drained, 10);
+    for now in IDLE_NANOS.map(|nanos| at(Duration::from_nanos(nanos))).into_iter().chain([Now::MAX]) {
+        for left in (0..10).rev() {
+            let decision = check(now);
+            assert!(decision.is_allowed(), "{now:?}, {left} to be left: {decision}");
+            assert_eq!(decision.remaining(), left, "{now:?}");
+        }
+        assert!(check(now).is_denied(), "{now:?}");
+    }
+}
+
+/// bucket4j/bucket4j#51: units times elapsed nanoseconds overflow after a long idle time.
 #[test]
 fn a_long_idle_time_fills_the_bucket_and_no_more() {
     let limiter = direct(Quota::per_second(1_000_000).burst(10));
-    assert_eq!(admitted(&limiter, 11, Now::ORIGIN), 10);
-    for idle in [9_223_372_036_855, 18_446_744_073_710, 150_000_000_000_000_000] {
-        let now = at(Duration::from_nanos(idle));
-        assert_eq!(limiter.peek_at(now).remaining(), 10);
+    takes_after_a_long_idle_time(|now| limiter.check_at(now));
+    // By each of them alone, the bucket not having been used at the other.
+    for nanos in IDLE_NANOS {
+        let limiter = direct(Quota::per_second(1_000_000).burst(10));
+        assert_eq!(admitted(&limiter, 11, Now::ORIGIN), 10);
+        let first = limiter.check_at(at(Duration::from_nanos(nanos)));
+        assert!(first.is_allowed(), "{first}");
+        assert_eq!(first.remaining(), 9);
+        assert_eq!(admitted(&limiter, 100, at(Duration::from_nanos(nanos))), 9);
     }
-    assert_eq!(admitted(&limiter, 100, Now::MAX), 10);
+}
+
+/// bucket4j/bucket4j#51, of a key.
+fn a_key_that_was_idle_for_long_has_its_burst_and_no_more<T: Kind>() {
+    let quota = Quota::per_second(1_000_000).burst(10);
+    let limiter = T::of(quota);
+    takes_after_a_long_idle_time(|now| limiter.check_at("alice", now));
+    let several = T::make(Limiter::builder().plan("default", [quota, Quota::per_day(1_000_000)])).unwrap();
+    takes_after_a_long_idle_time(|now| several.check_at("alice", now));
+}
+
+/// Takes one unit at 0 s and, from 2 s on, 24 as soon as each is admitted; the rate is 1/s, the
+/// burst 2.
+fn takes_24_after_two_idle_seconds(check: impl Fn(Now) -> Decision) {
+    assert!(check(Now::ORIGIN).is_allowed());
+    let mut elapsed = Duration::from_secs(2);
+    let mut taken = Vec::new();
+    while taken.len() < 24 {
+        match check(at(elapsed)) {
+            Decision::Allow(_) => taken.push(elapsed.as_secs_f64()),
+            Decision::Deny(deny) => elapsed += deny.retry_after().unwrap(),
+        }
+    }
+    // Both units of the burst at 2 s, and then one a second.
+    let due: Vec<_> = [2].into_iter().chain(2..=24).map(f64::from).collect();
+    assert_eq!(taken, due);
+}
+
+/// uber-go/ratelimit#119: one a second with a slack of one; after a take and two idle seconds 24
+/// pass at once.
+#[test]
+fn takes_of_one_bucket_after_an_idle_time_are_spread_by_the_rate() {
+    let limiter = direct(Quota::per_second(1).burst(2));
+    takes_24_after_two_idle_seconds(|now| limiter.check_at(now));
+}
+
+/// uber-go/ratelimit#119, of a key: with one quota, with two, and on a plan that the caller names.
+fn takes_after_an_idle_time_are_spread_by_the_rate<T: Kind>() {
+    let quota = Quota::per_second(1).burst(2);
+    let one = T::of(quota);
+    takes_24_after_two_idle_seconds(|now| one.check_at("alice", now));
+    let two = T::make(Limiter::builder().plan("default", [Quota::per_hour(1_000), quota])).unwrap();
+    takes_24_after_two_idle_seconds(|now| two.check_at("alice", now));
+    let plans = Limiter::builder().plan("free", Quota::per_hour(1)).plan("pro", quota).default_plan("free");
+    let plans = T::make(plans).unwrap();
+    let pro = plans.plan("pro").unwrap();
+    takes_24_after_two_idle_seconds(|now| pro.check_at("alice", now));
 }
 
 /// Govcraft/acton-service#141: an interval kept in whole milliseconds panics above 60,000 a minute.
@@ -267,33 +343,101 @@ fn a_quota_is_not_charged_for_what_another_denies<T: Kind>() {
 }
 
 /// symfony/symfony PR#65796: a client over its own limit uses up the limit of all.
-fn a_client_over_its_own_limit_takes_nothing_of_the_limit_of_all<T: Kind>() {
-    let users = T::of(Quota::per_hour(1));
-    let all = direct(Quota::per_hour(10));
-    let served = (0..20).filter(|_| match users.check_at("alice", secs(0.0)) {
-        Decision::Deny(_) => false,
-        Decision::Allow(allow) => {
-            let served = all.check_at(secs(0.0)).is_allowed();
-            if !served {
-                users.refund_at("alice", allow, secs(0.0));
-            }
-            served
-        }
-    });
-    assert_eq!(served.count(), 1);
-    assert_eq!(all.peek_at(secs(0.0)).remaining(), 9);
+///
+/// A check has one key, so a limit of a client and a limit of all clients are two limiters. Both
+/// limits here are of the same key: this is the product's own way to take from two limits or from
+/// none. Below, two limiters do it with a refund.
+fn a_request_over_the_smaller_quota_takes_nothing_of_the_larger_one<T: Kind>() {
+    let (own, all) = (Quota::per_hour(1).named("own"), Quota::per_hour(10).named("all"));
+    // In either order of the quotas, and with the smaller one not hit by the first request.
+    for (quotas, cost, served) in [([own, all], 1, 1), ([all, own], 1, 1), ([all.burst(30), own.burst(7)], 3, 2)] {
+        let limiter = T::make(Limiter::builder().plan("default", quotas)).unwrap();
+        let allowed = (0..20).filter(|_| limiter.check_cost_at("alice", cost, secs(0.0)).is_allowed()).count();
+        assert_eq!(allowed, served, "{quotas:?}");
+        let used = |name| {
+            let standings = limiter.peek_all_at("alice", secs(0.0));
+            let standing = standings.iter().find(|standing| standing.name() == name).unwrap();
+            standing.limit() - standing.remaining()
+        };
+        let taken = served as u64 * cost;
+        assert_eq!((used("own"), used("all")), (taken, taken), "{quotas:?}");
+        // The decision that counts: what is left of the larger one is there once the smaller one is
+        // out of the way.
+        limiter.reload_at(policy(quotas.into_iter().find(|quota| quota.name() == "all").unwrap()), secs(0.0)).unwrap();
+        let left = (0..40).filter(|_| limiter.check_at("alice", secs(0.0)).is_allowed()).count() as u64;
+        assert_eq!(left, quotas.iter().map(Quota::limit).max().unwrap() - taken, "{quotas:?}");
+    }
 }
 
-fn policy(quota: Quota) -> Policy {
-    Policy::new().plan("default", quota)
+/// symfony/symfony PR#65796, with the limit of all in a limiter of its own.
+fn a_client_over_its_own_limit_takes_nothing_of_the_limit_of_all<T: Kind>() {
+    // The order in which a denial by the client's own limit comes last, and has to be made up for.
+    for own_first in [true, false] {
+        let (users, all) = (T::of(Quota::per_hour(1)), T::of(Quota::per_hour(10)));
+        let ((first, of_first), (second, of_second)) =
+            if own_first { ((&users, "alice"), (&all, "all")) } else { ((&all, "all"), (&users, "alice")) };
+        let served = (0..20).filter(|_| match first.check_at(of_first, secs(0.0)) {
+            Decision::Deny(_) => false,
+            Decision::Allow(allow) => {
+                let served = second.check_at(of_second, secs(0.0)).is_allowed();
+                if !served {
+                    first.refund_at(of_first, allow, secs(0.0));
+                }
+                served
+            }
+        });
+        assert_eq!(served.count(), 1);
+        let left = (0..20).filter(|_| all.check_at("all", secs(0.0)).is_allowed()).count();
+        assert_eq!(left, 9, "own first: {own_first}");
+    }
+}
+
+fn policy(plan: impl Into<Plan>) -> Policy {
+    Policy::new().plan("default", plan)
 }
 
 /// nuetzliches/hookaido PR#239: each reload refills each bucket.
-fn a_reload_refills_nothing<T: Kind>() {
-    let limiter = T::of(Quota::per_second(1).burst(10));
-    assert!(limiter.check_cost_at("alice", 10, secs(0.0)).is_allowed());
-    limiter.reload_at(policy(Quota::per_second(1).burst(10)), secs(0.0)).unwrap();
-    assert!(limiter.check_at("alice", secs(0.0)).is_denied());
+fn a_reload_of_the_same_policy_refills_nothing<T: Kind>() {
+    let same = || policy(Quota::per_second(1).burst(10));
+    let limiter = T::make(Limiter::builder().policy(same())).unwrap();
+    assert!(limiter.check_cost_at("drained", 10, secs(0.0)).is_allowed());
+    assert!(limiter.check_cost_at("used", 4, secs(0.0)).is_allowed());
+    // A word that is carried over twice comes from a version that looks like the one that it goes
+    // to.
+    for reloads in 1..=5 {
+        limiter.reload_at(same(), secs(0.0)).unwrap();
+        assert!(limiter.check_at("drained", secs(0.0)).is_denied(), "{reloads} reloads");
+        assert!(limiter.check_cost_at("used", 7, secs(0.0)).is_denied(), "{reloads} reloads");
+    }
+    assert!(limiter.check_cost_at("used", 6, secs(0.0)).is_allowed());
+}
+
+/// nuetzliches/hookaido PR#239: the same, where the use of each key has to be worked out anew.
+fn a_reload_of_a_policy_that_hardly_differs_refills_nothing<T: Kind>() {
+    let quota = Quota::per_second(1).burst(10);
+    // With the units that the key has left which has used 4 of 10.
+    let alike: [(Plan, u64); 7] = [
+        (Plan::new([Quota::per_second(2).burst(10)]), 6),
+        (Plan::new([Quota::per_second(1).burst(9)]), 5),
+        (Plan::new([Quota::new(1_001, Duration::from_secs(1_000)).burst(10)]), 6),
+        (Plan::new([Quota::per_minute(60).burst(10)]), 6),
+        (Plan::new([quota, Quota::per_day(1_000)]), 6),
+        (Plan::new([Quota::per_day(1_000), quota]), 6),
+        (Plan::new([Quota::per_second(3).burst(10)]).in_flight(5), 6),
+    ];
+    for (plan, left) in alike {
+        let limiter = T::roomy(Limiter::builder().quota(quota), 2_000).unwrap();
+        assert!(limiter.check_cost_at("drained", 10, secs(0.0)).is_allowed());
+        assert!(limiter.check_cost_at("used", 4, secs(0.0)).is_allowed());
+        limiter.reload_at(policy(plan.clone()), secs(0.0)).unwrap();
+        assert!(limiter.check_at("drained", secs(0.0)).is_denied(), "{plan:?}");
+        assert_eq!(limiter.peek_at("used", secs(0.0)).remaining(), left, "{plan:?}");
+        // And back again.
+        limiter.reload_at(policy(quota), secs(0.0)).unwrap();
+        assert!(limiter.check_at("drained", secs(0.0)).is_denied() || left < 6, "{plan:?}");
+        assert!(limiter.check_cost_at("used", 7, secs(0.0)).is_denied(), "{plan:?}");
+        assert!(limiter.check_cost_at("used", 6, secs(0.0)).is_allowed(), "{plan:?}");
+    }
 }
 
 /// envoyproxy/ratelimit#185: denials are counted, so that a raised limit does not help.
@@ -307,9 +451,77 @@ fn a_raised_limit_is_there_at_once<T: Kind>() {
 /// symfony/symfony#44850: after the limit was lowered, the old one is still available.
 fn a_lowered_limit_holds_at_once<T: Kind>() {
     let limiter = T::of(Quota::per_hour(20));
-    assert!(limiter.peek_at("alice", secs(0.0)).remaining() == 20);
-    limiter.reload_at(policy(Quota::per_hour(10)), secs(0.0)).unwrap();
-    assert_eq!(limiter.peek_at("alice", secs(0.0)).remaining(), 10);
-    let deny = denied(limiter.check_cost_at("alice", 12, secs(0.0)));
-    assert_eq!((deny.limit(), deny.remaining(), deny.retry_after()), (10, 10, None));
+    // Keys with a history: what they have is carried over. The first has its whole burst again when
+    // the limit changes.
+    let used = [("idle", 1, 3_600.0 - 180.0), ("one", 1, 3_600.0), ("five", 5, 3_600.0), ("all", 20, 3_600.0)];
+    for (key, cost, seconds) in used {
+        assert!(limiter.check_cost_at(key, cost, secs(seconds)).is_allowed(), "{key}");
+    }
+    let now = secs(3_600.0);
+    limiter.reload_at(policy(Quota::per_hour(10)), now).unwrap();
+    for (key, left) in [("never seen", 10), ("idle", 10), ("one", 9), ("five", 5), ("all", 0)] {
+        let deny = denied(limiter.check_cost_at(key, 12, now));
+        assert_eq!((deny.limit(), deny.remaining(), deny.retry_after()), (10, left, None), "{key}");
+        assert_eq!(deny.reason(), Reason::CostExceedsBurst, "{key}");
+        assert_eq!((0..30).filter(|_| limiter.check_at(key, now).is_allowed()).count() as u64, left, "{key}");
+    }
+    // Nor is it later, however long the key waits.
+    let later = secs(100.0 * 3_600.0);
+    assert!(limiter.check_cost_at("five", 11, later).is_denied());
+    assert_eq!((0..30).filter(|_| limiter.check_at("five", later).is_allowed()).count(), 10);
+}
+
+// Requests in flight.
+
+/// mcp-hangar/mcp-hangar#1432: a reload frees places that are taken.
+fn a_reload_frees_no_place_that_is_taken<T: Kind>() {
+    // With the quota beside it as it was, and with another one each time, so that the key's use is
+    // worked out anew.
+    for steps in [0, 1] {
+        let rate = Cell::new(1_000_000);
+        let quota = || {
+            rate.set(rate.get() + steps);
+            Quota::per_hour(rate.get())
+        };
+        let of = |limit| policy(Plan::new([quota()]).in_flight(limit));
+        let limiter = T::roomy(Limiter::builder().policy(of(5)), 2_000).unwrap();
+        let one = [(Unit::REQUESTS, 1)];
+        let enter = || limiter.enter_costs_at("alice", &one, secs(0.0)).unwrap();
+        let denied = || limiter.enter_costs_at("alice", &one, secs(0.0)).err();
+        let reload = |policy| limiter.reload_at(policy, secs(0.0)).unwrap();
+        let is_full = || denied().is_some_and(|deny| deny.reason() == Reason::InFlight);
+        let mut running: Vec<_> = (0..5).map(|_| enter()).collect();
+        assert!(is_full(), "5 of 5");
+
+        // The same limit, more than once.
+        for _ in 0..4 {
+            reload(of(5));
+            assert!(is_full(), "5 of 5");
+        }
+
+        // Lowered: those that run go on, and none comes before fewer run than may.
+        reload(of(2));
+        while running.len() > 1 {
+            assert!(is_full(), "{} of 2", running.len());
+            running.pop();
+        }
+        running.push(enter());
+        assert!(is_full(), "2 of 2");
+
+        // Off and on again: those that came meanwhile count too.
+        reload(policy(quota()));
+        running.extend((0..4).map(|_| enter()));
+        reload(of(5));
+        while running.len() > 4 {
+            assert!(is_full(), "{} of 5", running.len());
+            drop(running.remove(0));
+        }
+        running.push(enter());
+        assert!(is_full(), "5 of 5");
+
+        // A place of any policy is given back to this one.
+        running.clear();
+        running.extend((0..5).map(|_| enter()));
+        assert!(is_full(), "5 of 5");
+    }
 }

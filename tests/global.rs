@@ -8,7 +8,7 @@
 mod stores;
 
 use std::future::Future;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::task::{Context, Poll, Wake, Waker};
@@ -42,6 +42,8 @@ over_both!(
     the_keys_of_a_plan_that_goes_bring_their_use_to_one_of_the_other_kind,
     a_place_in_flight_is_given_back_where_its_plan_went,
     totals_are_exact_while_keys_go_in_and_out_of_the_table,
+    a_waiter_that_is_dropped_as_it_is_told_takes_nothing_from_the_next,
+    thirty_waiters_are_served_at_the_rate_and_the_rest_are_denied,
 );
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -627,5 +629,95 @@ fn a_key_that_an_authority_can_not_read_is_on_leases_again_once_it_can<T: Kind>(
         }
         is_confused.store(false, Ordering::SeqCst);
         until(&|decision| decision.is_allowed() && decision.source() == Source::Lease);
+    }
+}
+
+/// Notes that its future was told to look, and wakes the thread that waits for that.
+struct Told(AtomicBool, Thread);
+
+impl Wake for Told {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::SeqCst);
+        self.1.unpark();
+    }
+}
+
+impl Told {
+    fn new() -> Arc<Self> {
+        Arc::new(Self(AtomicBool::new(false), thread::current()))
+    }
+
+    /// Polls `future`, and has this woken for it.
+    fn poll<T>(self: &Arc<Self>, future: Pin<&mut impl Future<Output = T>>) -> Option<T> {
+        self.0.store(false, Ordering::SeqCst);
+        match future.poll(&mut Context::from_waker(&Waker::from(Arc::clone(self)))) {
+            Poll::Ready(output) => Some(output),
+            Poll::Pending => None,
+        }
+    }
+
+    /// Waits until this is woken.
+    fn wait(&self) {
+        let begun = Instant::now();
+        while !self.0.load(Ordering::SeqCst) {
+            assert!(begun.elapsed() < PATIENT / 10, "it is never told");
+            thread::park_timeout(Duration::from_secs(1));
+        }
+    }
+}
+
+/// agronholm/anyio#947: a grant that races with a cancel is lost, and later waiters wait for ever.
+fn a_waiter_that_is_dropped_as_it_is_told_takes_nothing_from_the_next<T: Kind>() {
+    let fleet = fleet(&MemoryAuthority::new());
+    let quota = Quota::per_second(20).burst(1);
+    let of_fleet = GlobalQuota::token_bucket(quota).overdraft(0);
+    for (name, plan) in [("node", Plan::new([quota])), ("fleet", only(of_fleet))] {
+        let limiter = T::make(Limiter::builder().fleet(&fleet).plan(name, plan)).unwrap();
+        // What is lost in one round is missing in the next.
+        for round in 0..10 {
+            assert!(wait(limiter.acquire_global("alice", 1, PATIENT)).is_allowed(), "{name}, round {round}");
+            let (one, two) = (Told::new(), Told::new());
+            let mut first = Box::pin(limiter.acquire_global("alice", 1, PATIENT));
+            let mut second = Box::pin(limiter.acquire_global("alice", 1, PATIENT));
+            let mut answer = one.poll(first.as_mut());
+            let mut next = two.poll(second.as_mut());
+            if answer.is_none() && next.is_none() {
+                one.wait();
+                // In every other round the first takes what it was told of, and in the others it is
+                // gone before it looks.
+                if round % 2 == 0 {
+                    answer = one.poll(first.as_mut());
+                }
+            }
+            drop((first, answer));
+            while next.is_none() {
+                two.wait();
+                next = two.poll(second.as_mut());
+            }
+            assert!(next.is_some_and(|decision| decision.is_allowed()), "{name}, round {round}");
+        }
+    }
+}
+
+/// resilience4j/resilience4j#822: 3 a period, 30 threads that wait for 1.2 periods: 3 at once, 3 in
+/// the period after, and up to 2 more than that each time. The report's period is 10 s.
+fn thirty_waiters_are_served_at_the_rate_and_the_rest_are_denied<T: Kind>() {
+    const PERIOD: Duration = Duration::from_secs(1);
+    let fleet = fleet(&MemoryAuthority::new());
+    let limiter = limiter::<T>(&fleet, Quota::new(3, PERIOD));
+    let begun = Instant::now();
+    let decisions: Vec<_> = thread::scope(|scope| {
+        let waiters: Vec<_> =
+            (0..30).map(|_| scope.spawn(|| wait(limiter.acquire_global("alice", 1, PERIOD * 6 / 5)))).collect();
+        waiters.into_iter().map(|waiter| waiter.join().unwrap()).collect()
+    });
+    let periods = begun.elapsed().as_secs_f64() / PERIOD.as_secs_f64();
+    let served = decisions.iter().filter(|decision| decision.is_allowed()).count();
+    // No waiter gives up before the units of a whole period have come back. A machine that is busy
+    // takes longer than 1.2 periods, and then more come back: at most what the bound says.
+    assert!(served >= 6, "{served} were served");
+    assert!(served as f64 <= 3.0 + 3.0 * periods, "{served} were served in {periods} periods");
+    for decision in decisions.iter().filter(|decision| decision.is_denied()) {
+        assert!(decision.retry_after().is_some_and(|wait| wait <= PERIOD), "{decision}");
     }
 }

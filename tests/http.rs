@@ -11,13 +11,15 @@ use std::time::Duration;
 use axum::body::{Body, Bytes};
 use axum::extract::ConnectInfo;
 use axum::routing::get;
-use http::{HeaderMap, HeaderName, Request, Response, StatusCode};
+use http::header::ACCESS_CONTROL_ALLOW_ORIGIN;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
 use tollgate::http::{Header, KeyError, PeerAddr, RateLimitLayer};
 use tollgate::{Limiter, Plan, Policy, Quota, TestClock};
 use tower::limit::ConcurrencyLimit;
+use tower::util::MapResponseLayer;
 use tower::{Layer, Service, ServiceExt};
 
 const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
@@ -268,6 +270,44 @@ async fn extractors_can_be_closures_and_can_pass() {
     assert_eq!(service.call(get("/a")).await.unwrap().status(), StatusCode::OK);
     assert_eq!(service.call(get("/a")).await.unwrap().status(), StatusCode::TOO_MANY_REQUESTS);
     assert_eq!(service.call(get("/broken")).await.unwrap().status(), StatusCode::FORBIDDEN);
+}
+
+/// GIScience/openrouteservice#164: CORS preflights use up the quota, and a 429 without CORS fields
+/// is hidden from the client.
+#[tokio::test]
+async fn preflights_take_nothing_and_a_denial_carries_the_fields_of_an_outer_layer() {
+    let (clock, limiter) = limiter(Quota::per_minute(40));
+    let by_key = |request: &Request<Full<Bytes>>| match *request.method() {
+        Method::OPTIONS => Ok(None),
+        _ => Ok(request.headers().get(&API_KEY).and_then(|key| key.to_str().ok()).map(str::to_owned)),
+    };
+    let app = async |request: Request<Full<Bytes>>| match *request.method() {
+        Method::OPTIONS => Ok(Response::builder().status(StatusCode::NO_CONTENT).body(Full::default()).unwrap()),
+        _ => hello(request).await,
+    };
+    // What a CORS layer outside of the limit does to each response.
+    let cors = MapResponseLayer::new(|mut response: Response<_>| {
+        response.headers_mut().insert(ACCESS_CONTROL_ALLOW_ORIGIN, HeaderValue::from_static("*"));
+        response
+    });
+    let mut service = cors.layer(RateLimitLayer::new(limiter.clone(), by_key).layer(tower::service_fn(app)));
+    let mut call = async |method: &Method| {
+        let request = Request::builder().method(method).header(API_KEY, "a").body(Full::default()).unwrap();
+        let response = service.ready().await.unwrap().call(request).await.unwrap();
+        assert_eq!(field(response.headers(), "access-control-allow-origin"), Some("*"), "{}", response.status());
+        (response.status(), field(response.headers(), "ratelimit").map(str::to_owned))
+    };
+    for left in (0..40).rev() {
+        assert_eq!(call(&Method::OPTIONS).await, (StatusCode::NO_CONTENT, None), "{left}");
+        let (status, numbers) = call(&Method::GET).await;
+        assert_eq!(status, StatusCode::OK, "{left}");
+        assert!(numbers.unwrap().starts_with(&format!(r#""default";r={left};t="#)), "{left}");
+        clock.advance(Duration::from_millis(1));
+    }
+    assert_eq!(call(&Method::GET).await.0, StatusCode::TOO_MANY_REQUESTS);
+    // A client over its limit can still ask what it may ask.
+    assert_eq!(call(&Method::OPTIONS).await, (StatusCode::NO_CONTENT, None));
+    assert_eq!(limiter.len(), 1);
 }
 
 #[tokio::test]
