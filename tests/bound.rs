@@ -6,7 +6,7 @@ mod stores;
 
 use std::time::Duration;
 
-use oracle::keyed::{KeyedStep, play_fixed, play_keyed};
+use oracle::keyed::{Held, KeyedStep, play_fixed, play_keyed};
 use oracle::{Step, play};
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
@@ -78,6 +78,46 @@ fn keyed_scripts(back: u32) -> impl Strategy<Value = (Quota, Vec<KeyedStep>)> {
     })
 }
 
+/// Scenes on three clients and many newcomers: takes that are held while their key is evicted and comes back.
+fn crowded_scripts() -> impl Strategy<Value = (Quota, Vec<KeyedStep>)> {
+    let quotas = prop_oneof![
+        3 => Just(Quota::per_second(1).burst(4)),
+        1 => Just(Quota::per_day(1).burst(4)),
+        1 => Just(Quota::per_second(10).burst(10)),
+        1 => Just(Quota::per_second(0).burst(4)),
+    ];
+    quotas.prop_flat_map(|quota| {
+        let unit = u64::try_from(quota.period().as_nanos()).unwrap_or(u64::MAX) / quota.rate().max(1);
+        let (burst, client) = (quota.limit(), 0_u8..3);
+        let gap =
+            prop::sample::select(vec![unit, unit * 2, unit * 2, unit * burst / 2, unit * burst, unit * burst + 1]);
+        let newcomers = (3_u8..200, 1_u8..24, prop::sample::select(vec![1, burst]));
+        let singles = move |key| (0..burst).map(move |_| KeyedStep::Take(key, 1));
+        // Of which all but the last are given back.
+        let volley = move |key| singles(key).chain((1..burst).map(move |_| KeyedStep::RefundOf(key, Held::Oldest)));
+        let come = |(first, count, cost): (u8, u8, u64)| {
+            (first..first.saturating_add(count)).map(move |key| KeyedStep::Take(key, cost))
+        };
+        let late = |key, which| [KeyedStep::RefundOf(key, which), KeyedStep::Take(key, 1)];
+        let scene = prop_oneof![
+            2 => client.clone().prop_map(move |key| volley(key).collect()),
+            2 => gap.clone().prop_map(|nanos| vec![KeyedStep::Forward(nanos)]),
+            2 => newcomers.clone().prop_map(move |newcomers| come(newcomers).collect()),
+            1 => client.clone().prop_map(move |key| singles(key).collect()),
+            1 => client.clone().prop_map(move |key| late(key, Held::Latest).to_vec()),
+            1 => client.clone().prop_map(move |key| late(key, Held::Oldest).to_vec()),
+            1 => client.clone().prop_map(|key| vec![KeyedStep::Reset(key)]),
+            // The key goes, and comes back.
+            4 => (client, gap, newcomers).prop_map(move |(key, nanos, newcomers)| {
+                let goes = volley(key).chain([KeyedStep::Forward(nanos)]).chain(come(newcomers));
+                goes.chain(singles(key)).chain(late(key, Held::Oldest)).collect()
+            }),
+        ];
+        let scenes = prop::collection::vec(scene, 1..24);
+        (Just(quota), scenes.prop_map(|scenes: Vec<Vec<KeyedStep>>| scenes.concat()))
+    })
+}
+
 fn config() -> ProptestConfig {
     ProptestConfig {
         cases: 5_000,
@@ -135,6 +175,16 @@ proptest! {
     ) {
         play_keyed(quota, room, shared, &steps);
         play_fixed(quota, room, shared, &steps);
+    }
+
+    /// One set, two and three, with more keys than ways.
+    #[test]
+    fn a_take_that_is_held_while_its_key_comes_back_is_worth_what_is_left_of_it(
+        (quota, steps) in crowded_scripts(),
+        room in prop::sample::select(vec![4_u64, 8, 12]),
+    ) {
+        play_fixed(quota, room, false, &steps);
+        play_keyed(quota, room, false, &steps);
     }
 
     #[test]

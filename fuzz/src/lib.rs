@@ -1,5 +1,15 @@
 //! What the fuzz targets do with their bytes. `tests/replay.rs` does the same with the committed corpora.
 
+#[allow(dead_code, reason = "a part is for seeds, which the tests draw from")]
+#[path = "../../tests/judge"]
+mod judge {
+    pub(crate) mod chance;
+    pub(crate) mod generate;
+    pub(crate) mod ledger;
+    pub(crate) mod model;
+    pub(crate) mod play;
+    pub(crate) mod script;
+}
 #[path = "../../tests/oracle/mod.rs"]
 mod oracle;
 #[path = "../../tests/oracle/plans.rs"]
@@ -12,30 +22,50 @@ use std::time::Duration;
 use arbitrary::{Arbitrary, Result, Unstructured};
 use http::header::{HeaderName, HeaderValue};
 use http::{Request, StatusCode};
-use oracle::keyed::{KeyedStep, play_fixed, play_keyed};
+use judge::chance::Chance;
+use judge::generate::{Kind, Shape, script as judged_script};
+use judge::script::Time;
+use oracle::keyed::{Held, KeyedStep, play_fixed, play_keyed};
 use oracle::{Step, play};
 use plans_oracle::{PlanSpec, PlanStep, PolicySpec, play_plans};
 use tollgate::http::{Header, KeyExtractor, RateLimitLayer};
 use tollgate::{DirectLimiter, Fixed, Limiter, Now, Quota, Sharded, Unit};
 
-/// Reads a quota and a script from `data` and has the naive judge watch it being played.
+/// Reads the scenes of a script from `data`, of stores of one of these kinds and of so many quotas at most, and has the books
+/// judge each answer: of allows that are held, two limiters, and requests in flight over the edge of overflow.
+fn judged(data: &[u8], kinds: &[Kind], most_quotas: u64) {
+    let mut chance = Chance::Bytes(data);
+    let time = chance.pick(&[Time::Given, Time::Clock, Time::Coarse]);
+    let (kind, quotas) = (chance.pick(kinds), chance.between(1, most_quotas) as usize);
+    let script = judged_script(&mut chance, Shape { kind, time, quotas }, 60);
+    if let Err(fault) = judge::play::play(&script) {
+        panic!("{}\n{script}{}", fault.what, judge::play::answers(&script));
+    }
+}
+
+/// Reads a quota and a script from `data` and has the naive judge watch it being played, and the books a script of their own.
 pub fn bound(data: &[u8]) {
+    judged(data, &[Kind::Direct], 1);
     if let Ok((quota, steps)) = script(&mut Unstructured::new(data)) {
         play::<Sharded>(quota, &steps);
         play::<Fixed>(quota, &steps);
     }
 }
 
-/// Reads steps on a keyed limiter, with a cap or without, and compares it with the obvious one.
+/// Reads steps on a keyed limiter, with a cap or without, and compares it with the obvious one; and the books judge a script
+/// on plans of one quota.
 pub fn keyed(data: &[u8]) {
+    judged(data, &[Kind::Fixed, Kind::Fixed, Kind::Sharded], 1);
     if let Ok((quota, max_keys, shared, steps)) = keyed_script(&mut Unstructured::new(data)) {
         play_keyed(quota, max_keys, shared, &steps);
         play_fixed(quota, max_keys.min(24), shared, &steps);
     }
 }
 
-/// Reads policies and steps on a limiter with plans, reloads among them, and compares it with the plain model.
+/// Reads policies and steps on a limiter with plans, reloads among them, and compares it with the plain model; and the books
+/// judge a script on plans of up to three quotas.
 pub fn plans(data: &[u8]) {
+    judged(data, &[Kind::Fixed, Kind::Sharded], 3);
     if let Ok((first, steps)) = plans_script(&mut Unstructured::new(data)) {
         play_plans(&first, &steps);
     }
@@ -99,7 +129,8 @@ fn keyed_script(data: &mut Unstructured<'_>) -> Result<(Quota, u64, bool, Vec<Ke
             0 | 1 => KeyedStep::Forward(data.int_in_range(0..=4_000_000_000)?),
             2 => KeyedStep::Back(data.int_in_range(0..=4_000_000_000)?),
             3 => KeyedStep::Reset(key),
-            4 | 5 => KeyedStep::Refund(usize::from(u8::arbitrary(data)?)),
+            4 => KeyedStep::Refund(usize::from(u8::arbitrary(data)?)),
+            5 => KeyedStep::RefundOf(key, if u8::arbitrary(data)? % 2 == 0 { Held::Latest } else { Held::Oldest }),
             _ => KeyedStep::Take(key, data.int_in_range(0..=7)?),
         });
     }

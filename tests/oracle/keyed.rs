@@ -20,8 +20,17 @@ pub(crate) enum KeyedStep {
     Take(u8, u64),
     /// Give back one of the takes since the clock last went backwards, if there is one.
     Refund(usize),
+    /// Give back the latest take of a key that is still held, or the oldest.
+    RefundOf(u8, Held),
     /// Give a key its whole burst again.
     Reset(u8),
+}
+
+/// Which take of a key.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Held {
+    Latest,
+    Oldest,
 }
 
 /// Hashes of which the low bits, by which keys share what their refunds need, are all different or all the same.
@@ -118,9 +127,19 @@ fn play_on<T: Stores<u8, LowBits>>(
                     of_key.push(Admission { at: now, cost });
                 }
             }
-            KeyedStep::Refund(which) => {
-                if !refundable.is_empty() {
-                    let (key, index, allow, twin) = refundable.swap_remove(which % refundable.len());
+            KeyedStep::Refund(_) | KeyedStep::RefundOf(..) => {
+                let of_key = |of: u8| {
+                    let held = refundable.iter().enumerate().filter(move |(_, (key, ..))| *key == of);
+                    held.map(|(which, (_, index, ..))| (*index, which))
+                };
+                let which = match *step {
+                    KeyedStep::RefundOf(key, Held::Latest) => of_key(key).max().map(|(_, which)| which),
+                    KeyedStep::RefundOf(key, Held::Oldest) => of_key(key).min().map(|(_, which)| which),
+                    KeyedStep::Refund(which) => which.checked_rem(refundable.len()),
+                    _ => None,
+                };
+                if let Some(which) = which {
+                    let (key, index, allow, twin) = refundable.swap_remove(which);
                     limiter.refund_at(&key, allow, instant);
                     if let (Some(twin), Some(direct)) = (twin, map.get(&key)) {
                         direct.refund_at(twin, instant);
