@@ -110,6 +110,8 @@ impl Granted {
 pub(crate) struct Home {
     /// The buckets that newcomers share when there is no room for them, once there was none.
     pub(crate) overflow: RwLock<Option<KeyState>>,
+    /// Whether there are any, so that nothing is locked where there are none: 0 or 1.
+    has_overflow: AtomicU64,
     /// Whose requests are in flight in there.
     pub(crate) guests: Guests,
     pub(crate) counts: PlanCounts,
@@ -130,7 +132,8 @@ pub(crate) const fn in_overflow(id: u64) -> u64 {
 
 impl Home {
     pub(crate) fn new() -> Self {
-        Self { overflow: RwLock::new(None), guests: Guests::new(), counts: PlanCounts::default() }
+        let (overflow, has_overflow) = (RwLock::new(None), AtomicU64::new(0));
+        Self { overflow, has_overflow, guests: Guests::new(), counts: PlanCounts::default() }
     }
 }
 
@@ -441,6 +444,9 @@ impl Plans {
                 None => *overflow = Some(state),
             }
             plan.home.guests.absorb(&by.from.home.guests);
+            // Release: as in `with_overflow`. The one that it went to has it before it is gone from the other.
+            plan.home.has_overflow.store(1, Ordering::Release);
+            by.from.home.has_overflow.store(0, Ordering::Release);
         }
     }
 
@@ -466,13 +472,23 @@ impl Plans {
             return None;
         }
         self.renew_overflow(plan, &mut overflow);
+        // Release: pairs with the Acquire in `inherited`.
+        plan.home.has_overflow.store(1, Ordering::Release);
         Some(f(overflow.get_or_insert_with(|| KeyState::new(plan, self.version, 0, |_| 0, Who::<()>::Overflow))))
+    }
+
+    /// The same for a key that comes to `plan` from another one and may have been in the overflow of both, if this version is the
+    /// current one.
+    pub(crate) fn inherited_by_mover(&self, plan: &PlanTicks) -> [u64; MAX_QUOTAS] {
+        self.inherited(plan, || true).unwrap_or([0; MAX_QUOTAS])
     }
 
     /// Where the buckets of a newcomer to `plan` start at the earliest: it takes over what it may have used in overflow.
     pub(crate) fn inherited(&self, plan: &PlanTicks, is_current: impl Fn() -> bool) -> Option<[u64; MAX_QUOTAS]> {
         let mut tats = [0; MAX_QUOTAS];
-        let used = |plan: &PlanTicks| read(&plan.home.overflow).is_some();
+        // Acquire: pairs with the Release in `with_overflow`. A key that was charged there was so under a lock that its newcomer has
+        // by now.
+        let used = |plan: &PlanTicks| plan.home.has_overflow.load(Ordering::Acquire) != 0;
         // In this order: what is taken from the former is in the latter before that is unlocked.
         if self.coming_to(plan).any(|by| used(&by.from)) || used(plan) {
             self.with_overflow(plan, is_current, |state| {

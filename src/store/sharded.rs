@@ -499,7 +499,12 @@ impl<'a, K: Key + ?Sized, S: BuildHasher + Clone + 'static> Shard<'a, K, S> {
         };
         let Some((key, kept)) = self.table.get_mut(hash, |(_, kept)| ptr::eq(kept.get(), place)) else { return };
         kept.get_mut().state.carry(version, by, at, life, self.store.who((*key).borrow()));
-        let Some(there) = there else { return };
+        let Some(there) = there else {
+            if by.from.index != by.to.index {
+                kept.get_mut().state.inherit(&by.to, &self.plans.inherited_by_mover(&by.to), at);
+            }
+            return;
+        };
 
         let Some((key, Kept { state, .. })) = self.remove(hash, |kept| ptr::eq(kept, place)) else { return };
         if let Some((_, own)) = self.table.get_mut(hash, |(_, kept)| ptr::eq(kept.get(), there)) {

@@ -183,6 +183,13 @@ impl KeyState {
             && self.ledgers().is_none_or(|ledgers| ledgers.are_idle(now))
     }
 
+    /// Adds what a key may have used elsewhere, which would leave its buckets on `plan` at `tats`.
+    pub(crate) fn inherit(&self, plan: &PlanTicks, tats: &[u64], at: Now) {
+        for ((slot, quota), tat) in self.slots().iter().zip(&plan.quotas).zip(tats) {
+            slot.bucket.change(|own| quota.sum(own, *tat, at));
+        }
+    }
+
     /// Takes what the buckets have before `instant`.
     pub(crate) fn full_no_earlier(&self, instant: u64) {
         self.slots().iter().for_each(|slot| slot.bucket.raise(instant));

@@ -63,14 +63,14 @@ impl<S> FixedStore<S> {
         Renewed::Done
     }
 
-    /// The same for a way that was claimed and whose quotas change their places.
+    /// The same for a way that was claimed and whose key comes to another plan.
     pub(super) fn renew_claimed(&self, claimed: &mut Claimed<'_>, plans: &Plans, by: &Move, at: Now) {
         let Claimed { way, words } = claimed;
         let mut renewed = [stamp_of(plans.version); MAX_WORDS];
-        for (n, place) in by.to.places.iter().enumerate() {
-            if let Some(tat) = carried_use(words, by, n, at) {
-                renewed[usize::from(*place)] ^= tat;
-            }
+        let inherited = plans.inherited_by_mover(&by.to);
+        for (n, (place, quota)) in by.to.places.iter().zip(&by.to.quotas).enumerate() {
+            let tat = carried_use(words, by, n, at).unwrap_or(0);
+            renewed[usize::from(*place)] ^= quota.sum(tat, inherited[n], at);
         }
         way.refunds().begin_life();
         words[..self.quotas].copy_from_slice(&renewed[..self.quotas]);
