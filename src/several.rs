@@ -124,7 +124,14 @@ impl<'a, St: State> Key<'a, St> {
             }
             return entered;
         }
-        self.state.enter(limit.saturating_sub(self.plan.guests(self.id)))
+        // In this order: while one is in flight here the key goes to no overflow, so that its guests become no more.
+        self.state.enter(limit) && {
+            let guests = self.plan.guests(self.id);
+            guests == 0 || self.state.in_flight().saturating_add(guests) <= limit || {
+                self.state.leave();
+                false
+            }
+        }
     }
 
     /// Counts one request less in flight: true if there was one.

@@ -110,6 +110,8 @@ pub(crate) struct Books {
     places: Vec<Place>,
     /// Keys of which it is open on which plan their places are.
     blurred: BTreeSet<u64>,
+    /// Keys whose places have moved to another plan while they were taken, until all are given back.
+    moved: BTreeSet<u64>,
     /// Whether any check was ever decided in overflow.
     has_overflowed: bool,
     /// Whether denials have to be due.
@@ -124,6 +126,7 @@ impl Books {
             accounts: BTreeMap::new(),
             waiting: BTreeMap::new(),
             places: Vec::new(),
+            moved: Default::default(),
             blurred: BTreeSet::new(),
             has_overflowed: false,
             judges_denials,
@@ -211,6 +214,9 @@ impl Books {
 
     /// Notes that a request of `key` is in flight.
     pub(crate) fn enter(&mut self, id: u64, (key, plan): (u64, usize)) -> Result<(), String> {
+        if self.moved.contains(&key) && self.places.iter().any(|place| place.key == key && place.plan != plan) {
+            self.blurred.insert(key);
+        }
         self.places.push(Place { id, key, plan });
         let alive = self.alive(key, plan);
         match self.limit(plan) {
@@ -226,6 +232,7 @@ impl Books {
         let key = self.places.swap_remove(index).key;
         if self.places.iter().all(|place| place.key != key) {
             self.blurred.remove(&key);
+            self.moved.remove(&key);
         }
     }
 
@@ -291,6 +298,9 @@ impl Books {
         for index in 0..self.places.len() {
             let Place { key, plan, .. } = self.places[index];
             let goes_along = plan == from && only.is_none_or(|only| only == key);
+            if goes_along {
+                self.moved.insert(key);
+            }
             let is_on_both = self.alive(key, to) > 0 && self.alive(key, from) > 0;
             if goes_along && (self.has_overflowed || is_on_both) {
                 self.blurred.insert(key);

@@ -378,6 +378,10 @@ fn guards<T: Stores<u64, Spread>>(limiter: &Keyed<T>, rounds: u64) -> Result<(),
                         }
                     }
                 }
+                for (key, guard) in mine {
+                    alive[key].fetch_sub(1, SeqCst);
+                    drop(guard);
+                }
             });
         }
     });
