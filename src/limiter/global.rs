@@ -135,9 +135,9 @@ impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Limiter<K, S, T> {
     pub(crate) async fn exact(&self, key: &K, given: Option<PlanId>, cost: u64) -> Decision {
         let costs = [(Unit::REQUESTS, cost)];
         let (plan, questions) = self.questions(key, given, Ask::of_costs(&costs));
-        let now = self.clock().latest();
-        let own = self.ask(key, given, Ask { exact: true, ..Ask::of_costs(&costs) }, now);
+        let own = self.ask(key, given, Ask { exact: true, ..Ask::of_costs(&costs) }, self.clock());
         let Decision::Allow(own) = own else { return own };
+        let now = self.clock().latest();
         let mut seen = None;
         for (name, quota, cost) in questions.into_iter().filter(|(.., cost)| *cost > 0) {
             let body = Body::Exact { cost: u32::try_from(cost).unwrap_or(u32::MAX) };

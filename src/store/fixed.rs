@@ -337,7 +337,8 @@ impl<K: Key + ?Sized, S: BuildHasher + 'static> Store<K> for FixedStore<S> {
         current: impl Fn() -> u64,
         time: &impl Time,
     ) -> Option<(bool, Seen)> {
-        let Wish { by: &Simple { plan, quota, .. }, cost, demand, version } = wish;
+        // The quota by reference: where it is not told, it is not copied past the accesses below.
+        let Wish { by: &Simple { plan, ref quota, .. }, cost, demand, version } = wish;
         let (parity, tag) = (parity_of(version), tag_of(hash, plan));
         let (first, second) = self.sets_of(hash);
         let mut set = &self.sets[first];
@@ -356,7 +357,8 @@ impl<K: Key + ?Sized, S: BuildHasher + 'static> Store<K> for FixedStore<S> {
         loop {
             let now = quota.at(time.now());
             let tat = found ^ parity;
-            let seen = |tat| Seen { quota, tat, now, cost, refunds, id: resident(hash), plan, source: Source::Local };
+            let seen =
+                |tat| Seen { quota: *quota, tat, now, cost, refunds, id: resident(hash), plan, source: Source::Local };
             let Some(next) = demand.after(tat, now) else {
                 return (tat < CLOSED && is_ours()).then(|| (false, seen(tat)));
             };
