@@ -376,7 +376,8 @@ mod tests {
         assert!(bench.processor.drift_ppm() < -400_000.0);
         assert!(bench.processor.settle(ticks(1_000)));
         bench.pass(1_000);
-        assert!(bench.processor.drift_ppm().abs() < 1.0);
+        bench.leap(10);
+        assert!((bench.processor.drift_ppm() - 10_000.0).abs() < 1.0);
     }
 
     #[test]
