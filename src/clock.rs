@@ -2,30 +2,60 @@
 
 #[cfg(not(loom))]
 mod coarse;
+#[cfg(not(loom))]
+mod looks;
+mod processor;
+#[cfg(feature = "test-util")]
+mod shown;
+mod steps;
+#[cfg(feature = "test-util")]
+mod test_clock;
 
+use std::sync::OnceLock;
 use std::time::Instant;
 
 use crate::decision::Seen;
-use crate::ticks::{MAX_NOW, Now, PER_NANO};
+use crate::ticks::{Now, SECOND};
+use processor::Processor;
 
 #[cfg(not(loom))]
 pub use coarse::{ClockError, CoarseClock, CoarseStats};
+pub use steps::ClockSteps;
 #[cfg(feature = "test-util")]
 pub use test_clock::TestClock;
 
-/// A monotonic clock that counts from its making. Clones count from the same origin.
+/// A monotonic clock. Clones are the same clock, and all but a `TestClock` count from one origin in a process, see [`Now`].
 ///
 /// A limiter reads it once for each decision, unless the caller brings the time with one of the `_at` methods.
 ///
 /// | clock | its price | a read costs | for |
 /// |---|---|---|---|
 /// | [`precise`](Clock::precise), the default | limits are as exact as the processor's counter | one TSC read, 8 to 18 ns on the virtual machines it was measured on | almost everybody |
-/// | [`coarse`](Clock::coarse) | `rate` × 1 ms more may be admitted, and up to a burst more if its thread [stalls](CoarseClock); a thread that wakes up a thousand times a second; no global quotas | one load | millions of checks a second; processors with a slow counter; bounded leaps after a suspend or a move |
+/// | [`coarse`](Clock::coarse) | `rate` × 1 ms more may be admitted, and up to a burst more if its thread [stalls](CoarseClock); a thread that wakes up a thousand times a second, one for all limiters; no global quotas | one load | millions of checks a second; processors with a slow counter; bounded leaps after a suspend or a move |
 /// | [`std`](Clock::std) | | one `Instant::now`, about twice the TSC read | hosts whose TSC can't be trusted |
-/// | an instant of the caller's, as in [`check_at`](crate::Limiter::check_at) | whatever its age is, as for a coarse clock, and denials are not looked at twice | nothing | servers that have read the time of their event loop's turn; replay |
+/// | an instant of the caller's, as in [`check_at`](crate::Limiter::check_at) | whatever its age is, as for a coarse clock; denials are not looked at twice, and a step back is waited for | nothing | servers that have read the time of their event loop's turn; replay |
 /// | `TestClock` (feature `test-util`) | | one load | tests |
 ///
 /// After nine years ([`Now::MAX`]) a clock stands still, and nothing refills any more.
+///
+/// # Steps back
+///
+/// A counter may start over after a sleep or a restored snapshot, and a user's clock may be set back. No key waits for the size
+/// of such a step: a denial that outlasts all that its quota can stand ahead, by more than a second, asks the clock. It is read
+/// anew, since the decision may have been late. If it has stepped back it goes on from where it was, for all its clones, and so
+/// for all keys of all limiters on it; the request is then decided again. So a key is served as its use allows, after its
+/// quota's fill time and a second at the most. [`steps`](Self::steps) counts.
+///
+/// | clock | a step back | what it adds to the bound |
+/// |---|---|---|
+/// | precise | goes on from what [`Instant`] tells, if that is more than a second later; else the denial stands | nothing beyond `rate` × the time by [`Instant`] |
+/// | std | there is none | |
+/// | coarse | that of the clock below it; a leap that it has left out may come back | that of the clock below it |
+/// | `TestClock` | goes on from the latest time that it has shown; after the first step, only if the size of a further one has passed since | `rate` × the length of each step that was followed, at most |
+///
+/// The bound is `burst + rate × t` with *t* by the clock as it goes on. A precise clock that leaps ahead is followed, and what it
+/// granted there is waited for when it comes back. A clock that goes back and forth is not followed beyond its first step:
+/// denials stand until it is where it was.
 ///
 /// ```
 /// use tollgate::{Clock, Limiter, Quota};
@@ -41,7 +71,7 @@ pub struct Clock(Source);
 #[derive(Clone, Debug)]
 #[repr(u8)]
 enum Source {
-    Precise(Counter),
+    Precise(&'static Processor),
     Std(Instant),
     #[cfg(not(loom))]
     Coarse(coarse::Coarse),
@@ -56,16 +86,16 @@ impl Clock {
     /// The first one made in a process calibrates the counter, which can take 200 ms: make limiters at start, not in
     /// a first request.
     pub fn precise() -> Self {
-        Self(Source::Precise(Counter::new()))
+        Self(Source::Precise(Processor::of_process()))
     }
 
     /// The system's monotonic clock.
     pub fn std() -> Self {
-        Self(Source::Std(Instant::now()))
+        Self(Source::Std(origin()))
     }
 
     /// The time of a precise clock as a thread publishes it every millisecond, which ends with the last clone of this:
-    /// [`CoarseClock`] says what that costs, and has the options.
+    /// [`CoarseClock`] says what that costs, and has the options. One is enough for all limiters of a process.
     ///
     /// # Errors
     ///
@@ -75,14 +105,14 @@ impl Clock {
         CoarseClock::new().start()
     }
 
-    /// The time since this clock was made, to the nanosecond; of a coarse clock, what was published last.
+    /// The time since the origin, to the nanosecond; of a coarse clock, what was published last.
     ///
-    /// It never goes backwards by more than what the counters of two cores differ by, and a limiter refills nothing
-    /// twice when it does.
+    /// But for [steps back](Self#steps-back) it never goes backwards by more than what the counters of two cores differ by,
+    /// and a limiter refills nothing twice when it does.
     #[inline(always)]
     pub fn now(&self) -> Now {
         match &self.0 {
-            Source::Precise(counter) => counter.now(),
+            Source::Precise(processor) => processor.now(),
             #[cfg(not(loom))]
             Source::Coarse(clock) => Now::from_ticks(clock.now()),
             _ => self.of_few(),
@@ -95,7 +125,7 @@ impl Clock {
         match &self.0 {
             Source::Std(origin) => Now::from_nanos(nanos_since(*origin)),
             #[cfg(feature = "test-util")]
-            Source::Test(clock) => clock.now(),
+            Source::Test(clock) => clock.shown(),
             _ => Now::ORIGIN,
         }
     }
@@ -107,6 +137,27 @@ impl Clock {
             #[cfg(not(loom))]
             Source::Coarse(clock) => Now::from_ticks(clock.latest()),
             _ => self.now(),
+        }
+    }
+
+    /// Whether what was `seen` is to be looked at again at the [latest](Self::latest) time: it is denied for longer than its
+    /// quota can stand ahead, and this clock was merely late, or has stepped back and goes on now from where it was.
+    #[inline]
+    pub(crate) fn settles(&self, seen: &Seen) -> bool {
+        seen.later_instant().is_some_and(|instant| self.settle(instant))
+    }
+
+    /// Whether this clock, read anew, tells `instant` less a second or later, a step back having been settled.
+    #[cold]
+    fn settle(&self, instant: u64) -> bool {
+        match &self.0 {
+            Source::Precise(processor) => processor.settle(instant),
+            Source::Std(_) => self.now().ticks().saturating_add(SECOND) >= instant,
+            // What is published does not step back, and a look has settled what it is of.
+            #[cfg(not(loom))]
+            Source::Coarse(_) => false,
+            #[cfg(feature = "test-util")]
+            Source::Test(clock) => clock.settle(instant),
         }
     }
 
@@ -124,6 +175,19 @@ impl Clock {
         }
     }
 
+    /// How often this clock was found to have stepped back; of a coarse clock, the one that it publishes. All precise clocks of a
+    /// process are one, and the [system's](Self::std) never steps back.
+    pub fn steps(&self) -> ClockSteps {
+        match &self.0 {
+            Source::Precise(processor) => ClockSteps { followed: processor.followed(), refused: 0 },
+            Source::Std(_) => ClockSteps::default(),
+            #[cfg(not(loom))]
+            Source::Coarse(clock) => clock.of().steps(),
+            #[cfg(feature = "test-util")]
+            Source::Test(clock) => clock.steps(),
+        }
+    }
+
     /// Publishes the time as the thread of a coarse clock does; nothing, for any other clock. For tests, with
     /// [`CoarseClock::by_hand`].
     #[cfg(all(feature = "test-util", not(loom)))]
@@ -133,18 +197,15 @@ impl Clock {
         }
     }
 
-    /// How much faster than the system's clock a precise clock has run since it was made, in parts per million;
-    /// negative if slower, `None` for any other clock but a coarse one of a precise one.
+    /// How much faster than the system's clock the precise clock has run since the first one was made in this process, or since
+    /// its last step back, in parts per million; negative if slower, `None` for any other clock but a coarse one of a precise
+    /// one.
     ///
     /// A host whose time stamp counter can be trusted stays under some 100 ppm. Worth a gauge: a limiter's rate is
     /// wrong by as much as its clock. Give it a second at least; over less, the two readings themselves blur it.
     pub fn drift_ppm(&self) -> Option<f64> {
         match &self.0 {
-            Source::Precise(counter) => {
-                let precise = counter.now().ticks() as f64 / PER_NANO as f64;
-                let std = nanos_since(counter.made).max(1);
-                Some((precise / std as f64 - 1.0) * 1e6)
-            }
+            Source::Precise(processor) => Some(processor.drift_ppm()),
             #[cfg(not(loom))]
             Source::Coarse(clock) => clock.of().drift_ppm(),
             _ => None,
@@ -167,7 +228,8 @@ pub(crate) trait Time {
     /// The time, which no instant that was read before is later than.
     fn latest(&self) -> Now;
 
-    /// Whether a denial by what was `seen` is to be taken again at the [latest](Self::latest) time.
+    /// Whether a denial by what was `seen` is to be taken again at the [latest](Self::latest) time. A step back of the clock has
+    /// been settled then.
     fn doubts(&self, seen: &Seen) -> bool;
 }
 
@@ -187,10 +249,7 @@ impl Time for &Clock {
         match &self.0 {
             #[cfg(not(loom))]
             Source::Coarse(clock) => clock.doubts(seen),
-            _ => {
-                _ = seen;
-                false
-            }
+            _ => self.settles(seen),
         }
     }
 }
@@ -212,112 +271,17 @@ impl Time for Now {
     }
 }
 
-/// A `quanta` clock with the step from its counts to ticks in one multiplication.
-#[derive(Clone, Debug)]
-struct Counter {
-    clock: quanta::Clock,
-    origin: u64,
-    /// Ticks a count, in units of 2^-(64 - shift).
-    scale: u64,
-    /// The least that makes `scale` fit.
-    shift: u32,
-    /// The number of counts after which the clock stands still.
-    last: u64,
-    made: Instant,
+/// The time by the system's monotonic clock since the origin, in ticks.
+fn system_ticks() -> u64 {
+    Now::from_nanos(nanos_since(origin())).ticks()
 }
 
-impl Counter {
-    fn new() -> Self {
-        let clock = quanta::Clock::new();
-        // Ticks in 2^40 counts: to some 10^-12 what quanta goes by, be a count a third of a nanosecond or 40 of them.
-        let ticks = u128::from(clock.delta_as_nanos(0, 1 << 40)) * u128::from(PER_NANO);
-        let shift = u128::BITS - (ticks >> 40).leading_zeros();
-        let scale = ((ticks << 24) >> shift) as u64;
-        let last =
-            (u128::from(MAX_NOW) << 40).checked_div(ticks).unwrap_or(0).min(u128::from(u64::MAX >> shift)) as u64;
-        let origin = clock.raw();
-        Self { clock, origin, scale, shift, last, made: Instant::now() }
-    }
-
-    #[inline(always)]
-    fn now(&self) -> Now {
-        let raw = self.clock.raw();
-        let counts = raw.wrapping_sub(self.origin);
-        if counts > self.last {
-            return out_of_range(raw, self.origin);
-        }
-        Now::from_ticks(((u128::from(counts << self.shift) * u128::from(self.scale)) >> 64) as u64)
-    }
-}
-
-/// Another core's counter may be behind the origin for a moment; and in nine years, the end is reached.
-#[cold]
-fn out_of_range(raw: u64, origin: u64) -> Now {
-    if raw < origin { Now::ORIGIN } else { Now::MAX }
+/// The instant that all clocks of this process count from: when the first of them was made.
+fn origin() -> Instant {
+    static ORIGIN: OnceLock<Instant> = OnceLock::new();
+    *ORIGIN.get_or_init(Instant::now)
 }
 
 fn nanos_since(origin: Instant) -> u64 {
     u64::try_from(origin.elapsed().as_nanos()).unwrap_or(u64::MAX)
-}
-
-#[cfg(feature = "test-util")]
-mod test_clock {
-    use std::sync::Arc;
-    use std::sync::atomic::{AtomicU64, Ordering};
-    use std::time::Duration;
-
-    use super::{Clock, Source};
-    use crate::ticks::Now;
-
-    /// A clock that stands still until it is told otherwise, for tests. Clones are the same clock.
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use tollgate::{Limiter, Quota, TestClock};
-    ///
-    /// let clock = TestClock::new();
-    /// let limiter = Limiter::builder().quota(Quota::per_second(1)).clock(clock.clock()).build()?;
-    /// assert!(limiter.check("alice").is_allowed());
-    /// assert_eq!(limiter.check("alice").retry_after(), Some(Duration::from_secs(1)));
-    /// clock.advance(Duration::from_secs(1));
-    /// assert!(limiter.check("alice").is_allowed());
-    /// # Ok::<(), tollgate::BuildError>(())
-    /// ```
-    #[derive(Clone, Default, Debug)]
-    pub struct TestClock {
-        nanos: Arc<AtomicU64>,
-    }
-
-    // Relaxed, below: a test that moves the clock on one thread and reads it on another orders the two itself.
-    impl TestClock {
-        /// A clock that stands at [`Now::ORIGIN`].
-        pub fn new() -> Self {
-            Self::default()
-        }
-
-        /// This clock, as limiters take it.
-        pub fn clock(&self) -> Clock {
-            Clock(Source::Test(self.clone()))
-        }
-
-        /// Moves the clock on by `step`; at [`Now::MAX`] it stays.
-        pub fn advance(&self, step: Duration) {
-            let step = nanos(step);
-            let _ = self.nanos.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |now| Some(now.saturating_add(step)));
-        }
-
-        /// Sets the clock to `elapsed` after its origin, be it forwards or backwards.
-        pub fn set(&self, elapsed: Duration) {
-            self.nanos.store(nanos(elapsed), Ordering::Relaxed);
-        }
-
-        /// Where the clock stands.
-        pub fn now(&self) -> Now {
-            Now::from_nanos(self.nanos.load(Ordering::Relaxed))
-        }
-    }
-
-    fn nanos(duration: Duration) -> u64 {
-        u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
-    }
 }

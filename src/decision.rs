@@ -8,7 +8,7 @@ use crate::policy::PlanId;
 use crate::quota::QuotaTicks;
 use crate::refunds::RefundsSeen;
 use crate::store::Taken;
-use crate::ticks::{MAX_NOW, Now, to_duration};
+use crate::ticks::{MAX_NOW, Now, SECOND, to_duration};
 
 /// The answer to a check: the request may go on, or not now, or not ever.
 ///
@@ -247,7 +247,8 @@ impl Deny {
     /// The wait until this same request is admitted if nobody else takes from the key, rounded up to the nanosecond
     /// and never zero. At every earlier instant it is denied. Counted from the published time of a
     /// [coarse clock](crate::CoarseClock), it is too long by as much as that is behind, a resolution at most while its thread
-    /// is on time.
+    /// is on time. Longer than the burst takes to fill, and a second, it is only where an instant of the caller's was ahead of
+    /// this one, or a clock has stepped back that is [not followed](crate::Clock#steps-back).
     ///
     /// `None` means never, the cost exceeding the burst or the rate being 0, or, with too many requests in flight, that
     /// nobody can tell. [`reason`](Self::reason) says which.
@@ -426,13 +427,20 @@ impl Seen {
         }
     }
 
-    /// For how many ticks more a denial by this stands, if nothing is given back; `u64::MAX` for ever.
+    /// For how many ticks more a denial by this stands, if nothing is given back; `None` for ever.
     #[inline]
-    pub(crate) const fn stands_for(&self) -> u64 {
+    pub(crate) const fn stands_for(&self) -> Option<u64> {
         if self.cost > self.quota.burst() || self.quota.never_refills() {
-            return u64::MAX;
+            return None;
         }
-        self.ahead().saturating_sub(self.quota.room(self.cost))
+        Some(self.ahead().saturating_sub(self.quota.room(self.cost)))
+    }
+
+    /// The instant that a clock has shown if it made `tat` what it is, should that be more than a second after this decision.
+    /// The clock may have stepped back since; or the decision is late, or the word stands ahead on purpose.
+    #[inline]
+    pub(crate) const fn later_instant(&self) -> Option<u64> {
+        if self.tat > self.now + self.quota.reach() { Some(self.tat - self.quota.reach() + SECOND) } else { None }
     }
 
     pub(crate) const fn reset_after(&self) -> Option<Duration> {

@@ -79,7 +79,8 @@ impl DirectLimiter {
         self.take(cost, &self.inner.clock)
     }
 
-    /// Takes one unit at the instant `now`.
+    /// Takes one unit at the instant `now`. [`Limiter::check_at`](crate::Limiter::check_at) says what instants of two callers
+    /// that differ cost.
     #[inline]
     pub fn check_at(&self, now: Now) -> Decision {
         self.check_cost_at(1, now)
@@ -111,13 +112,15 @@ impl DirectLimiter {
     /// left without it.
     #[inline]
     pub fn peek(&self) -> Decision {
-        self.peek_cost_at(1, self.inner.clock.latest())
+        self.peek_cost(1)
     }
 
     /// What [`check_cost`](Self::check_cost) would answer now. Nothing is taken.
     #[inline]
     pub fn peek_cost(&self, cost: u64) -> Decision {
-        self.peek_cost_at(cost, self.inner.clock.latest())
+        let clock = &self.inner.clock;
+        let decision = self.peek_cost_at(cost, clock.latest());
+        if clock.settles(decision.seen()) { self.peek_cost_at(cost, clock.latest()) } else { decision }
     }
 
     /// What [`check_at`](Self::check_at) would answer. Nothing is taken.

@@ -67,7 +67,7 @@
 //! | `quota.rs`, `unit.rs` | rate and burst of what is counted, and the exact arithmetic of both in ticks |
 //! | `stats.rs` | what a limiter has done so far |
 //! | `decision.rs`, `standing.rs` | the answer and its numbers, worked out when asked for; the same of every quota |
-//! | `clock.rs`, `clock/coarse.rs`, `ticks.rs` | where time comes from: the clocks, and the one that a thread keeps; how it is counted |
+//! | `clock.rs`, `clock/`, `ticks.rs` | where time comes from: the processor's counter, the time that a thread publishes, clocks of the user's, and how each goes on after a step back; how time is counted |
 //! | `hasher.rs` | how keys are hashed, and against whom |
 //! | `shared.rs`, `shared/` | what plans and keys have of global quotas, or nothing |
 //! | `global/` | limits that a fleet shares (feature `global`); `limiter/global.rs` is their part of the front door |
@@ -124,7 +124,7 @@ pub use crate::clock::TestClock;
 pub use crate::clock::{ClockError, CoarseClock, CoarseStats};
 pub use crate::{
     builder::Builder,
-    clock::Clock,
+    clock::{Clock, ClockSteps},
     decision::{Allow, Decision, Deny, Reason, Source},
     direct::DirectLimiter,
     error::{BuildError, TimeError, UnknownPlan},

@@ -38,7 +38,8 @@ pub use global::{GlobalStatus, NoAnswer};
 /// A limiter with buckets for every key.
 ///
 /// In any window of length *t* each key is admitted at most `burst + rate × t` units of each of its quotas, exactly,
-/// whatever threads race and whatever the clock does; see [`Quota`] for what rounding costs. A check of a known key
+/// whatever threads race and whatever the clock does; see [`Quota`] for what rounding costs, and
+/// [`Clock`](Clock#steps-back) for how *t* counts where a clock steps back. A check of a known key
 /// allocates nothing and takes the key in borrowed form: `check("alice")` on a limiter whose keys are `str`. A denial
 /// writes nothing to any bucket.
 ///
@@ -149,7 +150,12 @@ impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Limiter<K, S, T> {
         self.ask(key, None, Ask::of_costs(costs), self.clock())
     }
 
-    /// [`check`](Self::check) at the instant `now`.
+    /// [`check`](Self::check) at the instant `now`, which is taken at its word: a denial is not looked at twice, and an instant
+    /// that is too early moves no clock and lowers no bucket.
+    ///
+    /// Where two callers bring instants that differ by *d*, such as two event loops, each key is admitted at most `burst + rate
+    /// × (t + d)` units. The late one denies up to *d* for longer, and also the first request of a new client where an eviction
+    /// at the later instant came ahead of it. So does one wild instant far ahead.
     #[inline]
     pub fn check_at(&self, key: &K, now: Now) -> Decision {
         self.take(key, None, 1, now)
@@ -491,8 +497,9 @@ impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Limiter<K, S, T> {
         self.len() == 0
     }
 
-    /// The time by this limiter's clock, for many checks at one instant. Of a [coarse clock](Clock::coarse) it is what was
-    /// published last, and checks that are given it are taken at their word: a denial is not looked at twice.
+    /// The time by this limiter's clock, for many checks at one instant; [`check_at`](Self::check_at) says what it costs where
+    /// the instants of two event loops differ. Of a [coarse clock](Clock::coarse) it is what was published last, and checks
+    /// that are given it are taken at their word: a denial is not looked at twice.
     #[inline]
     pub fn now(&self) -> Now {
         self.inner.clock.now()

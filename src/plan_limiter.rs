@@ -119,17 +119,17 @@ impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> PlanLimiter<K, S, T> {
 
     /// See [`Limiter::peek`].
     pub fn peek(&self, key: &K) -> Decision {
-        self.peek_cost_at(key, 1, self.limiter.clock().latest())
+        self.peek_cost(key, 1)
     }
 
     /// See [`Limiter::peek_cost`].
     pub fn peek_cost(&self, key: &K, cost: u64) -> Decision {
-        self.peek_cost_at(key, cost, self.limiter.clock().latest())
+        self.peek_costs(key, &[(Unit::REQUESTS, cost)])
     }
 
     /// See [`Limiter::peek_costs`].
     pub fn peek_costs(&self, key: &K, costs: &[(Unit, u64)]) -> Decision {
-        self.peek_costs_at(key, costs, self.limiter.clock().latest())
+        self.limiter.look_now(key, Some(self.id), Ask::of_costs(costs))
     }
 
     /// See [`Limiter::peek_at`].
@@ -149,7 +149,7 @@ impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> PlanLimiter<K, S, T> {
 
     /// See [`Limiter::peek_all`].
     pub fn peek_all(&self, key: &K) -> Vec<Standing> {
-        self.peek_all_at(key, self.limiter.clock().latest())
+        self.limiter.standings(&self.peek(key))
     }
 
     /// See [`Limiter::peek_all_at`].

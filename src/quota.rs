@@ -5,13 +5,14 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::error::BuildError;
-use crate::ticks::{MAX_FILL, MAX_NOW, Now, from_duration, to_duration};
+use crate::ticks::{MAX_FILL, MAX_NOW, Now, SECOND, from_duration, to_duration};
 use crate::unit::Unit;
 
 /// A rate and a burst: what a key is granted.
 ///
 /// A key may take up to `burst` units at one instant, and gets `rate` units back in every `period`, one by one and
-/// not all at once. In any window of length *t* it is admitted at most `burst + rate × t / period` units, exactly.
+/// not all at once. In any window of length *t* it is admitted at most `burst + rate × t / period` units, exactly. *t* counts by
+/// the limiter's [clock](crate::Clock#steps-back); with instants of two callers that differ by *d*, it is *t + d*.
 /// A unit is whatever the caller counts: a request, a byte, a token of a language model.
 ///
 /// The burst is the rate unless [`burst`](Quota::burst) says otherwise: `per_second(100)` admits 100 at once and then
@@ -210,6 +211,9 @@ pub struct QuotaTicks {
     burst: u64,
     num: u64,
     den: u64,
+    /// How far ahead of the instant `tat` may be, and a second: beyond that a denial asks the clock. Worked out here, since each
+    /// denial compares with it.
+    reach: u64,
 }
 
 impl QuotaTicks {
@@ -230,7 +234,7 @@ impl QuotaTicks {
             if burst > MAX_UNITS {
                 return Err(BuildError::BurstTooLarge { quota });
             }
-            return Ok(Self { burst, num: 1, den: 0 });
+            return Ok(Self::of(burst, 1, 0));
         }
         let period = from_duration(period);
         if period > u64::MAX as u128 {
@@ -248,15 +252,20 @@ impl QuotaTicks {
         if (burst as u128 * num as u128).div_ceil(den as u128) > MAX_FILL as u128 {
             return Err(BuildError::FillTooLong { quota });
         }
-        Ok(Self { burst, num, den })
+        Ok(Self::of(burst, num, den))
+    }
+
+    const fn of(burst: u64, num: u64, den: u64) -> Self {
+        let quota = Self { burst, num, den, reach: 0 };
+        Self { reach: quota.charge(burst) + SECOND, ..quota }
     }
 
     /// What stands in the answer where nothing is limited. No bucket is kept of it.
-    pub(crate) const UNLIMITED: Self = Self { burst: u64::MAX, num: 1, den: 1 };
+    pub(crate) const UNLIMITED: Self = Self { burst: u64::MAX, num: 1, den: 1, reach: MAX_NOW };
 
     /// As many places as requests may be in flight: each is a unit, and none comes back by time.
     pub(crate) const fn places(limit: u32) -> Self {
-        Self { burst: limit as u64, num: 1, den: 0 }
+        Self::of(limit as u64, 1, 0)
     }
 
     /// Where `tat` of a bucket of this quota goes when its quota becomes `new` at the instant `at`: what was used is
@@ -328,6 +337,12 @@ impl QuotaTicks {
     #[cold]
     const fn room_rounded(&self, left: u64) -> u64 {
         (left as u128 * self.num as u128 / self.den as u128) as u64
+    }
+
+    /// How far ahead of the instant `tat` may be for all that a take at that instant, or up to a second later, has put there.
+    #[inline]
+    pub(crate) const fn reach(&self) -> u64 {
+        self.reach
     }
 
     /// The largest cost that is admitted with `tat` this far ahead of the instant, `ahead` being below 2^62.

@@ -10,6 +10,9 @@ use crate::error::TimeError;
 /// Ticks in a nanosecond.
 pub(crate) const PER_NANO: u64 = 8;
 
+/// Ticks in a second.
+pub(crate) const SECOND: u64 = 1_000_000_000 * PER_NANO;
+
 /// The latest instant there is: 2^61 ticks, nine years. A bucket is at most [`MAX_FILL`] ahead of it, so its word
 /// stays below 2^62.
 pub(crate) const MAX_NOW: u64 = 1 << 61;
@@ -29,10 +32,14 @@ pub(crate) const fn to_duration(ticks: u64) -> Duration {
 
 /// An instant, as the time passed since an origin: what the limiter's clock says, or what the caller says.
 ///
-/// Limiters with a clock count from the making of the clock; [`Limiter::now`](crate::Limiter::now) reads it once for
-/// many decisions of one event-loop turn. Tests and replays make their own instants from an origin of their choice.
-/// One limiter should see instants of one origin only. Instants that jump or go backwards refill nothing twice: no
-/// sequence of instants makes a bucket hold more than its burst.
+/// The precise, the system's and the coarse clocks of a process count from one origin, the making of the first of them, so
+/// that the [`now`](crate::Limiter::now) of one limiter is good for all. They differ by what the processor's counter drifts
+/// from the system's clock, some 7 s a day at 80 ppm, and by what a coarse clock is behind. Each `TestClock` counts from its own
+/// making, and tests and replays make instants from an origin of their choice: one limiter should see instants of one origin
+/// only.
+///
+/// Instants that jump or go backwards refill nothing twice: no sequence of instants makes a bucket hold more than its
+/// burst. Nor do instants lower anything: a bucket that was used at one far ahead is denied until then.
 ///
 /// ```
 /// use std::time::Duration;

@@ -135,15 +135,15 @@ impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Limiter<K, S, T> {
 
     pub(crate) async fn exact(&self, key: &K, given: Option<PlanId>, cost: u64) -> Decision {
         let costs = [(Unit::REQUESTS, cost)];
-        let (plan, questions, now, own) = {
+        let (plan, questions, own) = {
             let policy = self.inner.current.get();
             let plan = &**policy.plan_of(key, given);
             let questions = self.questions(key, plan, Ask::of_costs(&costs));
-            let now = self.clock().latest();
             let ask = Ask { exact: true, ..Ask::of_costs(&costs) };
-            (plan.index, questions, now, self.ask_on((&policy, plan), key, given, ask, now))
+            (plan.index, questions, self.ask_on((&policy, plan), key, given, ask, self.clock()))
         };
         let Decision::Allow(own) = own else { return own };
+        let now = self.clock().latest();
         let mut seen = None;
         for (name, quota, cost) in questions.into_iter().filter(|(.., cost)| *cost > 0) {
             let body = Body::Exact { cost: u32::try_from(cost).unwrap_or(u32::MAX) };

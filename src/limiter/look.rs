@@ -21,17 +21,17 @@ impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Limiter<K, S, T> {
     /// What [`check`](Self::check) would answer now. Nothing is taken, no key is made, and the `remaining` of an allow
     /// is what is left without it.
     pub fn peek(&self, key: &K) -> Decision {
-        self.peek_cost_at(key, 1, self.clock().latest())
+        self.peek_cost(key, 1)
     }
 
     /// What [`check_cost`](Self::check_cost) would answer now. Nothing is taken, and no key is made.
     pub fn peek_cost(&self, key: &K, cost: u64) -> Decision {
-        self.peek_cost_at(key, cost, self.clock().latest())
+        self.peek_costs(key, &[(Unit::REQUESTS, cost)])
     }
 
     /// What [`check_costs`](Self::check_costs) would answer now. Nothing is taken, and no key is made.
     pub fn peek_costs(&self, key: &K, costs: &[(Unit, u64)]) -> Decision {
-        self.peek_costs_at(key, costs, self.clock().latest())
+        self.look_now(key, None, Ask::of_costs(costs))
     }
 
     /// What [`check_at`](Self::check_at) would answer. Nothing is taken, and no key is made.
@@ -47,6 +47,13 @@ impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Limiter<K, S, T> {
     /// What [`check_costs_at`](Self::check_costs_at) would answer. Nothing is taken, and no key is made.
     pub fn peek_costs_at(&self, key: &K, costs: &[(Unit, u64)], now: Now) -> Decision {
         self.look_at(key, None, Ask::of_costs(costs), now)
+    }
+
+    /// What a take would be answered at the time of this limiter's clock, a step back of it having been settled.
+    pub(crate) fn look_now(&self, key: &K, given: Option<PlanId>, ask: Ask<'_>) -> Decision {
+        let look = || self.look_at(key, given, ask, self.clock().latest());
+        let decision = look();
+        if self.clock().settles(decision.seen()) { look() } else { decision }
     }
 
     pub(crate) fn look_at(&self, key: &K, given: Option<PlanId>, ask: Ask<'_>, now: Now) -> Decision {
@@ -110,7 +117,7 @@ impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Limiter<K, S, T> {
     /// # Ok::<(), tollgate::BuildError>(())
     /// ```
     pub fn peek_all(&self, key: &K) -> Vec<Standing> {
-        self.peek_all_at(key, self.clock().latest())
+        self.standings(&self.look_now(key, None, Ask::of_costs(&[(Unit::REQUESTS, 1)])))
     }
 
     /// Each quota of the plan of `key` with its numbers at the instant `now`. Nothing is taken, and no key is made.
@@ -139,17 +146,27 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone + Send + Sync + 'static> Limiter<K,
     where
         K::Owned: Clone,
     {
+        let mut seen = self.snapshot();
+        if seen.iter().any(|(_, decision)| self.clock().settles(decision.seen())) {
+            seen = self.snapshot();
+        }
+        seen.into_iter()
+    }
+
+    fn snapshot(&self) -> Vec<(K::Owned, Decision)>
+    where
+        K::Owned: Clone,
+    {
         let Inner { store, current, .. } = &*self.inner;
         let now = self.clock().latest();
         let ask = Ask::of_costs(&[(Unit::REQUESTS, 1)]);
         let policy = current.get();
-        let seen = store.snapshot(|state, id| {
+        store.snapshot(|state, id| {
             // One that is being carried over is passed over.
             let plan = policy.plans.get(state.plan());
             let usable = state.is_of(policy.plans.version) && plan.index == state.plan();
             usable.then(|| look(state, plan, ask, id, now))?
-        });
-        seen.into_iter()
+        })
     }
 }
 

@@ -20,7 +20,7 @@ pub(crate) type Fleet = Option<Infallible>;
 
 pub(crate) type Write<K> = PhantomData<fn(&K)>;
 
-#[derive(PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug)]
 pub(crate) struct Shared;
 
 #[derive(Debug)]

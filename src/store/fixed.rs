@@ -382,7 +382,8 @@ impl<K: Key + ?Sized, S: BuildHasher + 'static> Store<K> for FixedStore<S> {
         current: impl Fn() -> u64,
         time: &impl Time,
     ) -> Option<(bool, Seen)> {
-        let Wish { by: &Simple { plan, since, quota, .. }, cost, demand, version } = wish;
+        // The quota by reference: where it is not told, it is not copied past the accesses below.
+        let Wish { by: &Simple { plan, since, ref quota, .. }, cost, demand, version } = wish;
         let (stamp, tag) = (stamp_of(version), tag_of(hash, plan));
         let (first, second) = self.sets_of(hash);
         let (mut index, mut is_second) = (first, false);
@@ -403,7 +404,7 @@ impl<K: Key + ?Sized, S: BuildHasher + 'static> Store<K> for FixedStore<S> {
             let tat = found ^ stamp;
             let seen = |tat, refunds| {
                 let (id, home) = (resident(hash, self.salt), home_of(way, is_second));
-                Seen { quota, tat, now, cost, refunds, id, since, plan, home, source: Source::Local }
+                Seen { quota: *quota, tat, now, cost, refunds, id, since, plan, home, source: Source::Local }
             };
             let Some(next) = demand.after(tat, now) else {
                 return (tat < CLOSED && is_ours()).then(|| (false, seen(tat, RefundsSeen::default())));
