@@ -1,13 +1,21 @@
 //! Clocks that step back, and instants that differ: nothing waits for the size of a step, and no step is worth more than that.
-#![allow(clippy::expect_used, clippy::unwrap_used, reason = "what is not as it should be stops the test")]
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "what is not as it should be stops the test"
+)]
+
+mod stores;
 
 use std::time::Duration;
 
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
+use stores::Kind;
 use tollgate::{
-    Check, Clock, ClockSteps, CoarseClock, Decision, DirectLimiter, Limiter, Now, Plan, PlanLimiter, Quota, TestClock,
-    Unit,
+    Check, Clock, ClockSteps, CoarseClock, Decision, DirectLimiter, Fixed, Limiter, Now, Plan, PlanLimiter, Quota,
+    Sharded, TestClock, Unit,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -350,4 +358,44 @@ proptest! {
             }
         }
     }
+}
+
+/// The caller's own instants: nothing is lowered before it says so, and then nothing waits for longer than it takes to fill.
+fn time_went_back<T: Kind>() {
+    let limiter = T::of(FIVE);
+    let key = |n: u64| format!("key {n}");
+    for n in 0..200 {
+        assert!(limiter.check_cost_at(&key(n), 3, at(DAY)).is_allowed());
+    }
+    // One instant that is wrong by far evicts, and raises what new keys start from.
+    assert!(limiter.check_at("wild", Now::MAX).is_allowed());
+    let Decision::Allow(before) = limiter.check_at(&key(0), at(DAY)) else { panic!("two are left") };
+    assert!(limiter.check_at(&key(1), at(SECOND)).is_denied());
+
+    limiter.time_went_back(at(SECOND));
+    limiter.refund_at(&key(0), before, at(SECOND));
+    for n in 0..200 {
+        // Emptied where it is known still, as new where it was idle and is gone.
+        let left = limiter.peek_at(&key(n), at(SECOND)).remaining();
+        assert!(left == 0 || left == 5, "{left} of key {n}");
+        assert!(limiter.check_cost_at(&key(n), 5, at(6 * SECOND)).is_allowed(), "key {n}");
+        assert!(limiter.check_at(&key(n), at(6 * SECOND)).is_denied(), "key {n}");
+    }
+    for n in 200..400 {
+        assert!(limiter.check_cost_at(&key(n), 5, at(6 * SECOND)).is_allowed(), "new key {n}");
+    }
+    assert!(limiter.check_at("wild", at(6 * SECOND)).is_allowed());
+}
+
+#[test]
+fn a_caller_that_says_that_time_went_back_waits_for_no_step() {
+    time_went_back::<Sharded>();
+    time_went_back::<Fixed>();
+
+    let direct = DirectLimiter::new(FIVE).unwrap();
+    let Decision::Allow(before) = direct.check_cost_at(5, at(DAY)) else { panic!("it is full") };
+    direct.time_went_back(at(SECOND));
+    direct.refund_at(before, at(SECOND));
+    assert_eq!(direct.check_at(at(SECOND)).retry_after(), Some(SECOND));
+    assert!(direct.check_cost_at(5, at(6 * SECOND)).is_allowed());
 }

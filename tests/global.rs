@@ -42,6 +42,7 @@ over_both!(
     the_keys_of_a_plan_that_goes_bring_their_use_to_one_of_the_other_kind,
     a_place_in_flight_is_given_back_where_its_plan_went,
     totals_are_exact_while_keys_go_in_and_out_of_the_table,
+    a_plan_that_shrinks_to_one_quota_has_it_where_checks_look,
     a_waiter_that_is_dropped_as_it_is_told_takes_nothing_from_the_next,
     thirty_waiters_are_served_at_the_rate_and_the_rest_are_denied,
 );
@@ -435,6 +436,31 @@ fn a_place_in_flight_is_given_back_where_its_plan_went<T: Kind>() {
 
 /// Four threads take from three keys that never refill, while one has their plan get a global quota and lose it again, and moves
 /// them to one that has another and back.
+/// With global quotas on the way, and with places in flight.
+fn a_plan_that_shrinks_to_one_quota_has_it_where_checks_look<T: Kind>() {
+    let fleet = fleet(&MemoryAuthority::new());
+    let [a, x] = [Quota::per_day(9).named("a"), Quota::per_day(7).named("x")];
+    let builder = Limiter::builder().fleet(&fleet).plan("p", Plan::new([a]));
+    let limiter = T::roomy(builder, 100).unwrap();
+    assert!(limiter.check("bob").is_allowed());
+    let reload = |plan: Plan| limiter.reload(Policy::new().plan("p", plan)).unwrap();
+    reload(Plan::new([x, a]).global(ten()));
+    let _ = acquire(&limiter, "bob", 1);
+    let left = || limiter.peek_all("bob").iter().find(|one| one.name() == "x").map(|one| one.remaining());
+    for (plan, expected) in [
+        (Plan::new([x]), 6),
+        (Plan::new([x]).in_flight(3), 5),
+        (Plan::new([a, x]), 4),
+        (Plan::new([x]).global(ten()), 3),
+        (Plan::new([x]), 2),
+    ] {
+        reload(plan);
+        assert_eq!(left(), Some(expected));
+        assert!(acquire(&limiter, "bob", 1).is_allowed());
+    }
+    assert_eq!(left(), Some(1));
+}
+
 fn totals_are_exact_while_keys_go_in_and_out_of_the_table<T: Kind>() {
     const BURST: u64 = 20_000;
     const KEYS: [&str; 3] = ["alice", "bob", "carol"];
