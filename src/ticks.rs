@@ -66,7 +66,7 @@ impl Now {
     ///
     /// # Errors
     ///
-    /// [`TimeError`] if that is later than [`Now::MAX`]. Who replays a log with absolute times subtracts the log's
+    /// [`TimeError`] if that is later than [`Now::MAX`]. A replay of a log with absolute times subtracts the log's
     /// first instant.
     pub const fn since_origin(elapsed: Duration) -> Result<Self, TimeError> {
         let ticks = from_duration(elapsed);

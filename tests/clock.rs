@@ -128,15 +128,16 @@ fn an_empty_bucket_waits_no_longer_than_it_fills_after_a_clock_starts_over() {
     }
 }
 
-/// Newcomers inherit the instants of those whose places they take.
+/// Newcomers inherit the instants at which the places of others were taken, those of each set.
 #[test]
 fn keys_that_are_new_after_a_step_back_are_served() {
     for steps in Steps::both() {
         let limiter = Limiter::builder().quota(FIVE).clock(steps.clock.clone()).fixed(200).build().unwrap();
-        steps.set(DAY);
-        for key in 0..200 {
+        for key in 0..2_000 {
+            steps.set(DAY + key * SECOND);
             assert!(limiter.check(&format!("old {key}")).is_allowed());
         }
+        assert!(limiter.stats().evictions > 1_000);
         let mut waiting: Vec<String> = (0..200).map(|key| format!("new {key}")).collect();
         for second in 0..=6 {
             steps.set(second * SECOND);
@@ -252,27 +253,29 @@ fn an_instant_that_a_caller_brings_moves_no_clock() {
     }
 }
 
-/// The coarse clock left the leap out, and it comes back: the clock below it is right by itself.
+/// The coarse clock left the leap out, and the clock below it comes back from there. That one has followed a step just before,
+/// and follows no other.
 #[test]
 fn a_leap_that_a_coarse_clock_left_out_may_come_back() {
     let time = TestClock::new();
     let clock = CoarseClock::new().of(time.clock()).by_hand().unwrap();
     let limiter = DirectLimiter::with_clock(FIVE, clock.clone()).unwrap();
-    time.set(SECOND);
-    clock.publish();
+    for second in [1, 2, 3, 4, 1] {
+        time.set(second * SECOND);
+        clock.publish();
+    }
+    assert_eq!((clock.now(), clock.steps().followed), (at(4 * SECOND), 1));
+    assert!(limiter.check_cost(5).is_allowed());
     time.set(DAY);
     clock.publish();
-    assert_eq!(clock.now(), at(2 * SECOND));
-    assert!(limiter.check_cost(5).is_allowed());
-    time.set(3 * SECOND);
+    assert_eq!(clock.now(), at(5 * SECOND));
     let mut admitted = 0;
-    for second in 4..=8 {
-        clock.publish();
+    for second in 20..=24 {
         time.set(second * SECOND);
         clock.publish();
         admitted += u32::from(limiter.check().is_allowed());
     }
-    assert_eq!(admitted, 5);
+    assert_eq!((admitted, clock.now(), clock.steps().refused), (5, at(9 * SECOND), 1));
 }
 
 #[test]

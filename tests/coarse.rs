@@ -46,7 +46,7 @@ fn admitted(limiter: &DirectLimiter, checks: usize) -> usize {
     (0..checks).filter(|_| limiter.check().is_allowed()).count()
 }
 
-// Who is refused.
+// Which requests are refused.
 
 type Door = (&'static str, fn(&Limiter) -> bool);
 
@@ -334,7 +334,7 @@ fn scripts() -> impl Strategy<Value = (Quota, Vec<Step>)> {
 }
 
 /// Plays `steps` through two front doors, and judges them: in no window is more kept than the bound, with the age of the time
-/// when the window begins; and nobody is denied who would be admitted by the time itself, while what is published is no more
+/// when the window begins; and no request is denied that the time itself would admit, while what is published is no more
 /// than two resolutions old.
 fn play(quota: Quota, steps: &[Step]) {
     let ample = Quota::per_second(1_000_000).burst(1 << 30).named("ample");
