@@ -98,25 +98,26 @@ mod stand_in {
         }
     }
 
-    pub(crate) struct Table<T>(Vec<(u64, T)>);
+    /// Entries stay where they are while others go, as in the table that it stands for.
+    pub(crate) struct Table<T>(Vec<(u64, Box<T>)>);
 
     impl<T> Table<T> {
         pub(crate) fn get(&self, hash: u64, mut eq: impl FnMut(&T) -> bool) -> Option<&T> {
-            self.0.iter().find(|(known, entry)| *known == hash && eq(entry)).map(|(_, entry)| entry)
+            self.0.iter().find(|(known, entry)| *known == hash && eq(entry)).map(|(_, entry)| &**entry)
         }
 
         pub(crate) fn get_mut(&mut self, hash: u64, mut eq: impl FnMut(&T) -> bool) -> Option<&mut T> {
-            self.0.iter_mut().find(|(known, entry)| *known == hash && eq(entry)).map(|(_, entry)| entry)
+            self.0.iter_mut().find(|(known, entry)| *known == hash && eq(entry)).map(|(_, entry)| &mut **entry)
         }
 
         pub(crate) fn remove_entry(&mut self, hash: u64, mut eq: impl FnMut(&T) -> bool) -> Option<T> {
             let index = self.0.iter().position(|(known, entry)| *known == hash && eq(entry))?;
-            Some(self.0.swap_remove(index).1)
+            Some(*self.0.swap_remove(index).1)
         }
 
         pub(crate) fn insert_entry(&mut self, hash: u64, entry: T, _: impl Fn(&T) -> u64) -> &mut T {
             let index = self.0.len();
-            self.0.push((hash, entry));
+            self.0.push((hash, Box::new(entry)));
             &mut self.0[index].1
         }
 

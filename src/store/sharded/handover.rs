@@ -4,7 +4,7 @@ use std::borrow::Borrow;
 use std::hash::BuildHasher;
 use std::ptr;
 
-use super::{Kept, ShardedStore};
+use super::{Kept, ShardedStore, Tag};
 use crate::key::Key;
 use crate::plans::{PlanTicks, Plans};
 use crate::store::{KeyState, Store};
@@ -33,15 +33,20 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone + 'static> ShardedStore<K, S> {
         take: impl FnOnce(&KeyState) -> bool,
     ) -> Option<bool> {
         self.with_shard(key, plans, is_current, |shard, hash| {
+            let tag = Tag::of(hash);
             let of_key = |known: &K::Owned, kept: &Kept| kept.state.plan() == plan && known.borrow() == key;
-            let Some(place) = shard.place(hash, of_key) else { return false };
+            let Some(place) = shard.place(tag, of_key) else { return false };
             // By its place from here on: a comparison could panic while the state is in both stores.
             let is_it = |kept: &Kept| ptr::eq(kept, place);
-            if !shard.table.get(hash, |(_, kept)| is_it(kept.get())).is_some_and(|(_, kept)| take(&kept.get().state)) {
+            if !shard
+                .table
+                .get(tag.hash(), |(_, kept)| is_it(kept.get()))
+                .is_some_and(|(_, kept)| take(&kept.get().state))
+            {
                 return false;
             }
-            let taken = shard.remove(hash, is_it);
-            shard.count_out(hash);
+            let taken = shard.remove(tag, is_it);
+            shard.count_out(tag);
             drop(taken);
             true
         })
@@ -62,17 +67,17 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone + 'static> ShardedStore<K, S> {
         is_current: impl FnOnce() -> bool,
     ) -> Option<()> {
         self.with_shard(key, plans, is_current, |shard, hash| {
-            let life = shard.side.new_life();
+            let (tag, life) = (Tag::of(hash), shard.side.new_life());
             let state = KeyState::new(plan, plans.version, life, |n| tats[n], self.who(key));
             // Relaxed: nobody else can see the state.
             state.in_flight().store(in_flight, Ordering::Relaxed);
-            match shard.get(hash, key, plan.index) {
+            match shard.get(tag, key, plan.index) {
                 Some(own) => own.absorb(&state, plan, at, life),
                 None => {
                     let owned = key.to_owned();
                     self.keys.fetch_add(1, Ordering::Relaxed);
-                    shard.side.arrivals.push_back(hash);
-                    _ = shard.insert(hash, owned, state);
+                    shard.side.arrivals.push_back(tag);
+                    _ = shard.insert(tag, owned, state);
                 }
             }
         })
