@@ -376,7 +376,7 @@ fn every_call_of_a_random_script_may_panic<T: Inspect>() {
         assert!(n > 100, "{n} calls in script {seed}");
         cases += n;
     }
-    println!("{cases} cases");
+    assert!(cases > 1_000, "{cases} calls");
 }
 
 /// Six of ten used; then ten, a hundred, a thousand times as much is granted, and whatever panics in the first reload.
@@ -436,8 +436,8 @@ fn a_place_is_given_back_where_the_copy_of_its_key_panics<T: Inspect>() {
     for n in 0.. {
         let plan = Plan::new([Quota::per_hour(1_000)]).in_flight(1);
         let limiter = T::make(Limiter::builder().keys::<Touchy>().plan("default", plan)).unwrap();
-        let (left, result) = disturb(Some(n), || limiter.enter(&Touchy(1)));
-        drop(result.map(Result::unwrap));
+        let (left, result) = disturb(Some(n), || limiter.enter(&Touchy(1)).ok());
+        drop(result);
         assert!(limiter.enter(&Touchy(1)).is_ok(), "call {n}");
         if left.is_some() {
             return;
