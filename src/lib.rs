@@ -58,7 +58,7 @@
 //! | `plan_limiter.rs` | a limiter on a plan that the caller names |
 //! | `builder.rs` | options into a limiter, or a [`BuildError`] |
 //! | `policy.rs`, `plans.rs` | plans and who is on which, as they are described, and as decisions use them |
-//! | `current.rs`, `shelf.rs` | what is in force now, at the price of a load |
+//! | `current.rs`, `shelf.rs`, `at_hand.rs` | what is in force now, at the price of a load; what a thread has at hand of it |
 //! | `store/` | where the state of keys lives: `sharded.rs` is the map of many shards, `state.rs` what it keeps of a key; `fixed.rs` and `fixed/` are the lock-free store of fixed size; `seam.rs` is what both do |
 //! | `bucket.rs` | one 64-bit word and the compare-and-swap that changes it |
 //! | `several.rs` | several quotas on one key, all or nothing |

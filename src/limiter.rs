@@ -79,6 +79,9 @@ pub struct Limiter<K: Key + ?Sized = str, S: 'static = RandomState, T: Stores<K,
 
 struct Inner<K: Key + ?Sized, S: 'static, T: Stores<K, S>> {
     current: Current<Compiled<K>>,
+    /// What checks that name no plan go by until the first reload, if that is the same for all of them: found without a further
+    /// step.
+    first: Option<Simple>,
     store: T::Of,
     clock: Clock,
     reloads: Reloads,
@@ -106,9 +109,9 @@ impl Limiter {
 
 impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Limiter<K, S, T> {
     pub(crate) fn from_parts(policy: Compiled<K>, clock: Clock, store: T::Of, fleet: Fleet) -> Self {
-        let is_kept = policy.plain;
+        let (is_kept, first) = (policy.plain, policy.simple);
         let current = Current::new(policy, is_kept);
-        let inner = Arc::new(Inner { current, store, clock, reloads: Reloads::new(), fleet });
+        let inner = Arc::new(Inner { current, first, store, clock, reloads: Reloads::new(), fleet });
         #[cfg(all(feature = "global", not(loom)))]
         if let Some(link) = &inner.fleet {
             let holder: std::sync::Weak<Inner<K, S, T>> = Arc::downgrade(&inner);
@@ -178,9 +181,21 @@ impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Limiter<K, S, T> {
     // two ways to an answer meet before it is returned.
     #[inline(always)]
     pub(crate) fn take(&self, key: &K, given: Option<PlanId>, cost: u64, time: impl Time) -> Decision {
-        let Some(policy) = self.inner.current.only() else { return self.take_later(key, given, cost, time) };
-        let taken = policy.simple_of_all(given).and_then(|simple| self.take_of(simple, 0, key, cost, &time));
-        match taken {
+        let Inner { current, first, .. } = &*self.inner;
+        if current.version() != 0 {
+            return self.take_later(key, given, cost, time);
+        }
+        let simple = match given {
+            None => first.as_ref(),
+            Some(id) => current.only().and_then(|policy| policy.plans.get(id.0).simple.as_ref()),
+        };
+        let Some(simple) = simple else {
+            return match current.only() {
+                Some(_) => self.take_rest(key, given, cost, time),
+                None => self.take_later(key, given, cost, time),
+            };
+        };
+        match self.take_of(simple, 0, key, cost, &time) {
             Some((true, seen)) => Decision::Allow(Allow::alone(seen)),
             Some((false, seen)) if !time.doubts(&seen) => Decision::Deny(Deny::alone(seen)),
             Some(_) => self.take_later(key, given, cost, time.latest()),
@@ -207,30 +222,25 @@ impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Limiter<K, S, T> {
     /// The same, which the next check has at hand what it takes for, if all keys are on the same plan.
     #[inline(never)]
     fn take_looking(&self, key: &K, given: Option<PlanId>, cost: u64, time: impl Time) -> Decision {
-        let current = &self.inner.current;
-        let policy = current.get();
-        let plan = &**policy.plan_of(key, given);
-        let version = policy.plans.version;
-        if let Some(simple) = &plan.simple {
+        self.with_plan(key, given, |(policy, plan)| {
+            let Some(simple) = &plan.simple else { return self.take_on((policy, plan), key, given, cost, time) };
+            let (id, version) = (self.inner.current.id(), policy.plans.version);
             if policy.is_for_all(given) {
-                at_hand::put(current.id(), version, given, *simple);
+                at_hand::put(id, version, given, *simple);
             }
             match self.take_of(simple, version, key, cost, &time) {
-                Some((true, seen)) => return Decision::Allow(Allow::alone(seen)),
-                Some((false, seen)) if !time.doubts(&seen) => return Decision::Deny(Deny::alone(seen)),
-                Some(_) => return self.take_on((&policy, plan), key, given, cost, time.latest()),
-                None => {}
+                Some((true, seen)) => Decision::Allow(Allow::alone(seen)),
+                Some((false, seen)) if !time.doubts(&seen) => Decision::Deny(Deny::alone(seen)),
+                Some(_) => self.take_on((policy, plan), key, given, cost, time.latest()),
+                None => self.take_on((policy, plan), key, given, cost, time),
             }
-        }
-        self.take_on((&policy, plan), key, given, cost, time)
+        })
     }
 
     /// The same whatever the plan, and of a key that is not known.
     #[inline(never)]
     fn take_rest(&self, key: &K, given: Option<PlanId>, cost: u64, time: impl Time) -> Decision {
-        let policy = self.inner.current.get();
-        let plan = &**policy.plan_of(key, given);
-        self.take_on((&policy, plan), key, given, cost, time)
+        self.with_plan(key, given, |found| self.take_on(found, key, given, cost, time))
     }
 
     /// The same of a key that this policy has on this plan.
@@ -242,11 +252,28 @@ impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Limiter<K, S, T> {
         }
     }
 
+    /// Hands `f` the policy in force with the plan that it has `key` on, which is found once.
+    // The first policy apart, of which nothing has to be let go: an answer of several quotas would be copied else, 60 instructions.
+    #[inline(always)]
+    fn with_plan<R>(&self, key: &K, given: Option<PlanId>, f: impl FnOnce(Found<'_, K>) -> R) -> R {
+        match self.inner.current.only() {
+            Some(policy) => f((policy, policy.plan_of(key, given))),
+            None => self.with_newest(key, given, f),
+        }
+    }
+
+    #[inline(never)]
+    fn with_newest<R>(&self, key: &K, given: Option<PlanId>, f: impl FnOnce(Found<'_, K>) -> R) -> R {
+        let policy = self.inner.current.get();
+        f((&policy, policy.plan_of(key, given)))
+    }
+
     /// Takes `cost` requests, if it can be anything at all, of a known key, whose plan that is by that version of the policy.
     #[inline(always)]
     fn take_of(&self, plan: &Simple, version: u64, key: &K, cost: u64, time: &impl Time) -> Option<(bool, Seen)> {
         let Inner { current, store, .. } = &*self.inner;
-        store.take_one(store.hash(key), key, plan.wish(cost, version)?, || current.version(), time)
+        let wish = plan.wish(cost, version)?;
+        store.take_one(store.hash(key), key, wish, || current.version(), time)
     }
 
     /// Takes `cost` requests, if it is allowed, of a known key with a lease of the only global quota of its plan, and at most one
@@ -254,7 +281,9 @@ impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Limiter<K, S, T> {
     // Always: called, it would pass what it has taken through memory, and the decision be made from that.
     #[inline(always)]
     fn take_paired(&self, (policy, plan): Found<'_, K>, key: &K, cost: u64, time: &impl Time) -> Option<Pair> {
-        let Inner { current, store, .. } = &*self.inner;
+        let Inner { current, store, fleet, .. } = &*self.inner;
+        // Without the feature `global` there is no fleet, and nothing of this is left.
+        fleet.as_ref()?;
         if !plan.is_paired {
             return None;
         }
@@ -267,9 +296,7 @@ impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Limiter<K, S, T> {
 
     /// Takes what `ask` says of `key`, whatever its plan.
     pub(crate) fn ask(&self, key: &K, given: Option<PlanId>, ask: Ask<'_>, time: impl Time) -> Decision {
-        let policy = self.inner.current.get();
-        let plan = &**policy.plan_of(key, given);
-        self.ask_on((&policy, plan), key, given, ask, time)
+        self.with_plan(key, given, |found| self.ask_on(found, key, given, ask, time))
     }
 
     /// The same of a key that this policy has on this plan. Another policy is asked only if that is not in force any more.
@@ -277,7 +304,7 @@ impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Limiter<K, S, T> {
     #[inline(never)]
     pub(crate) fn ask_on(
         &self,
-        found: Found<'_, K>,
+        (policy, plan): Found<'_, K>,
         key: &K,
         given: Option<PlanId>,
         ask: Ask<'_>,
@@ -289,69 +316,64 @@ impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Limiter<K, S, T> {
         let behind = Cell::new(true);
         let clock = || if behind.replace(false) { time.now() } else { time.latest() };
         let mut doubted = false;
-        let mut found = Some(found);
+        if plan.is_unlimited() {
+            return Decision::Allow(Allow::alone(Seen::unlimited(plan.index)));
+        }
+        let version = policy.plans.version;
         loop {
-            let newer;
-            let (policy, plan) = match found.take() {
-                Some(found) => found,
-                None => {
-                    newer = current.get();
-                    (&*newer, &**newer.plan_of(key, given))
+            let mut taken = [Taken::default(); MAX_QUOTAS];
+            let (mut lost_places, mut carried) = (0, None);
+            // A thread that has slept through two new policies may have taken by the wrong one.
+            let mut is_own = |verdict: &Verdict| {
+                let is_own = !verdict.is_lost && current.version().wrapping_sub(version) <= 1;
+                lost_places += u32::from(verdict.entered && !is_own);
+                if verdict.carried != 0 {
+                    carried = Some((verdict.carried, verdict.now));
                 }
+                is_own
             };
-            if plan.is_unlimited() {
-                return Decision::Allow(Allow::alone(Seen::unlimited(plan.index)));
-            }
-            let version = policy.plans.version;
-            loop {
-                let mut taken = [Taken::default(); MAX_QUOTAS];
-                let (mut lost_places, mut carried) = (0, None);
-                // Who has slept through two new policies may have taken by the wrong one.
-                let mut own = |verdict: Verdict| {
-                    let is_own = !verdict.is_lost && current.version().wrapping_sub(version) <= 1;
-                    lost_places += u32::from(verdict.entered && !is_own);
-                    carried = (verdict.carried != 0).then_some((verdict.carried, verdict.now));
-                    is_own.then_some(verdict)
-                };
-                let known = store.visit(key, plan, version, |state, id| {
-                    let usable = state.is_of(version) && current.is(version);
-                    usable.then(|| own(several::Key { state, plan, id }.take(ask, clock, &mut taken)))?
-                });
-                let verdict = known.flatten().or_else(|| {
-                    // What can take nothing must not leave a key behind either.
-                    let newcomer = if ask.takes_nothing(plan) { Newcomer::Show } else { Newcomer::Keep };
-                    let is_current = || current.is(version);
-                    store.settle(key, &policy.plans, plan, newcomer, is_current, clock, |state, id, now| {
-                        own(several::Key { state, plan, id }.take(ask, || now, &mut taken))
-                    })?
-                });
-                for _ in 0..lost_places {
-                    self.leave(key, plan.index, 0);
-                }
-                if let Some((carried, then)) = carried {
-                    self.take_back(key, (plan, version), carried, &taken, then, clock);
-                }
-                let is_doubted =
-                    |verdict: &Verdict| verdict.denied == Some(Cause::Quota) && !doubted && time.doubts(&verdict.seen);
-                match verdict {
-                    None => {}
-                    Some(verdict) if is_doubted(&verdict) => doubted = true,
-                    Some(verdict) => {
-                        if plan.shadow {
-                            let counts = &plan.home.counts;
-                            count(if verdict.denied.is_some() {
-                                &counts.shadow_denied
-                            } else {
-                                &counts.shadow_allowed
-                            });
-                        }
-                        return decision(plan, verdict, taken);
+            // Written from in there: handed out, it would be copied several times, 50 instructions.
+            let mut own = None;
+            store.visit(key, plan, version, |state, id| {
+                if state.is_of(version) && current.is(version) {
+                    let verdict = several::Key { state, plan, id }.take(ask, clock, &mut taken);
+                    if is_own(&verdict) {
+                        own = Some(verdict);
                     }
                 }
-                if !current.is(version) {
-                    break;
-                }
+            });
+            if own.is_none() {
+                // What can take nothing must not leave a key behind either.
+                let newcomer = if ask.takes_nothing(plan) { Newcomer::Show } else { Newcomer::Keep };
+                let is_current = || current.is(version);
+                store.settle(key, &policy.plans, plan, newcomer, is_current, clock, |state, id, now| {
+                    let verdict = several::Key { state, plan, id }.take(ask, || now, &mut taken);
+                    if is_own(&verdict) {
+                        own = Some(verdict);
+                    }
+                });
             }
+            for _ in 0..lost_places {
+                self.leave(key, plan.index, 0);
+            }
+            if let Some((carried, then)) = carried {
+                self.take_back(key, (plan, version), carried, &taken, then, clock);
+            }
+            let Some(verdict) = own else {
+                if current.is(version) {
+                    continue;
+                }
+                return self.ask(key, given, ask, time);
+            };
+            if verdict.denied == Some(Cause::Quota) && !doubted && time.doubts(&verdict.seen) {
+                doubted = true;
+                continue;
+            }
+            if plan.shadow {
+                let counts = &plan.home.counts;
+                count(if verdict.denied.is_some() { &counts.shadow_denied } else { &counts.shadow_allowed });
+            }
+            return decision(plan, verdict, taken);
         }
     }
 

@@ -266,7 +266,7 @@ pub(crate) struct Compiled<K: Key + ?Sized> {
     pub(crate) plans: Plans,
     /// Whether each key is on the default plan unless the caller names another. Nothing in here is the user's then.
     pub(crate) plain: bool,
-    /// That, if it is so and it is simple: found without a further step.
+    /// That, if it is so and it is simple.
     pub(crate) simple: Option<Simple>,
     overrides: Arc<HashMap<K::Owned, u16, RandomState>>,
     resolver: Option<Arc<Resolver<K>>>,
@@ -360,15 +360,6 @@ impl<K: Key + ?Sized> Compiled<K> {
             None if self.plain => &self.plans.default,
             Some(id) if self.overrides.is_empty() => self.plans.get(id.0),
             _ => self.look_up(key, given),
-        }
-    }
-
-    /// The plan of each key of a [plain](Self::plain) policy, if it is a simple one.
-    #[inline(always)]
-    pub(crate) fn simple_of_all(&self, given: Option<PlanId>) -> Option<&Simple> {
-        match given {
-            None => self.simple.as_ref(),
-            Some(id) => self.plans.get(id.0).simple.as_ref(),
         }
     }
 

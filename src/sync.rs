@@ -98,7 +98,7 @@ mod stand_in {
         }
     }
 
-    /// In boxes, so that an entry stays where it is while others go, as in a hash table.
+    /// Entries stay where they are while others go, as in the table that it stands for.
     pub(crate) struct Table<T>(Vec<(u64, Box<T>)>);
 
     impl<T> Table<T> {

@@ -37,7 +37,7 @@ fn a_check_of_a_known_key_allocates_nothing<T: Kind + Kind<u64>>() {
     let chat = plans.plan("chat").expect("it is there");
     let costs = [(Unit::REQUESTS, 1), (Unit::TOKENS, 300)];
     assert!(chat.check("known").is_allowed() && plans.check("known").is_allowed());
-    // From the second policy on, each thread keeps it at hand from its first check on.
+    // From the second policy on, each thread has what it needs of it at hand from its first check on.
     keyed.reload(Policy::new().plan("default", quota)).expect("a quota that makes sense");
     assert!(keyed.check("known").is_allowed());
 

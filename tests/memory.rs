@@ -22,7 +22,7 @@ fn memory_follows_the_keys() {
     let empty = in_use();
     come(0..MILLION, 0);
     let full = in_use() - empty;
-    assert!(full < 200 * MILLION as usize, "{full} bytes for a million keys");
+    assert!(full < 150 * MILLION as usize, "{full} bytes for a million keys");
 
     // One million after another, and no more than there is room for one and a table that is about to grow.
     for generation in 1..3 {

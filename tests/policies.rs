@@ -24,6 +24,9 @@ over_both!(
 
 const ONE: [(Unit, u64); 1] = [(Unit::REQUESTS, 1)];
 
+/// What is called of a key.
+type Call<'a> = &'a dyn Fn(&str);
+
 /// A policy of four plans, whose resolver puts each key on the one that it begins with, and tells `counter`.
 fn resolving(counter: &Arc<AtomicU64>) -> Policy {
     let counter = Arc::clone(counter);
@@ -52,7 +55,7 @@ fn each_check_asks_the_resolver_once<T: Kind>() {
             assert_eq!(counter.load(Ordering::Relaxed) - before, expected, "{about}");
         };
         for plan in ["one", "three", "places", "none"] {
-            let calls_of: [(&str, &dyn Fn(&str)); 10] = [
+            let calls_of: [(&str, Call<'_>); 10] = [
                 ("check", &|key| _ = limiter.check(key)),
                 ("check_cost", &|key| _ = limiter.check_cost(key, 2)),
                 ("check_cost of nothing", &|key| _ = limiter.check_cost(key, 0)),

@@ -161,11 +161,12 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone + Send + Sync + 'static> Limiter<K,
         let now = self.clock().latest();
         let ask = Ask::of_costs(&[(Unit::REQUESTS, 1)]);
         let policy = current.get();
-        store.snapshot(|state, id| {
+        store.snapshot(|state| {
             // One that is being carried over is passed over.
             let plan = policy.plans.get(state.plan());
             let usable = state.is_of(policy.plans.version) && plan.index == state.plan();
-            usable.then(|| look(state, plan, ask, id, now))?
+            // Which key it is, is for refunds, and a peek has nothing to give back.
+            usable.then(|| look(state, plan, ask, 0, now))?
         })
     }
 }

@@ -2,10 +2,12 @@
 
 use std::fmt;
 
-use super::{Found, Inner, Limiter};
+use super::{Inner, Limiter};
 use crate::clock::Time;
 use crate::decision::Decision;
 use crate::key::Key;
+use crate::plans::PlanTicks;
+use crate::policy::Compiled;
 use crate::store::{Store, Stores};
 use crate::ticks::Now;
 
@@ -78,8 +80,8 @@ impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Limiter<K, S, T> {
     fn take_many(&self, checks: &mut [Check<'_, K>], time: impl Time + Copy) {
         let Inner { current, store, .. } = &*self.inner;
         let now = time.now();
-        let policy = current.get();
-        let version = policy.plans.version;
+        let policy = &*current.get();
+        let (version, of_all) = (policy.plans.version, policy.simple.as_ref());
         for checks in checks.chunks_mut(AHEAD) {
             let mut hashes = [0; AHEAD];
             for (hash, check) in hashes.iter_mut().zip(&*checks) {
@@ -91,33 +93,44 @@ impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Limiter<K, S, T> {
             }
             // Not by `into_iter`, which moves the array first, and waits for what was just written.
             for (&hash, check) in hashes.iter().zip(checks) {
-                let plan = &**policy.plan_of(check.key, None);
-                // As it stands in the policy, most of the time: found without a further step.
-                let simple = policy.simple.as_ref().or(plan.simple.as_ref());
+                let plan = match of_all {
+                    Some(_) => None,
+                    None => Some(&**policy.plan_of(check.key, None)),
+                };
+                let simple = of_all.or_else(|| plan?.simple.as_ref());
                 let wish = simple.and_then(|simple| simple.wish(check.cost, version));
                 let known = wish.and_then(|wish| store.take_one(hash, check.key, wish, || current.version(), &now));
                 check.allowed = match known {
                     Some((true, _)) => true,
                     Some((false, seen)) if !time.doubts(&seen) => false,
-                    Some(_) => self.is_allowed((&policy, plan), check, time.latest()),
-                    None => self.is_allowed_now((&policy, plan), check, now, time),
+                    Some(_) => self.is_allowed(policy, plan, check, time.latest()),
+                    None => self.is_allowed_now(policy, plan, check, now, time),
                 };
             }
         }
     }
 
     /// What of a batch takes more than a look: at its instant too, whoever is new, but nobody is denied for a time that is
-    /// behind.
+    /// behind. Without a plan it is the default.
     #[inline(never)]
-    fn is_allowed_now(&self, found: Found<'_, K>, check: &Check<'_, K>, now: Now, time: impl Time) -> bool {
+    fn is_allowed_now(
+        &self,
+        policy: &Compiled<K>,
+        plan: Option<&PlanTicks>,
+        check: &Check<'_, K>,
+        now: Now,
+        time: impl Time,
+    ) -> bool {
+        let found = (policy, plan.unwrap_or(&policy.plans.default));
         match self.take_on(found, check.key, None, check.cost, now) {
-            Decision::Deny(deny) if time.doubts(&deny.seen) => self.is_allowed(found, check, time.latest()),
+            Decision::Deny(deny) if time.doubts(&deny.seen) => self.is_allowed(policy, plan, check, time.latest()),
             decision => decision.is_allowed(),
         }
     }
 
     #[inline(never)]
-    fn is_allowed(&self, found: Found<'_, K>, check: &Check<'_, K>, now: Now) -> bool {
+    fn is_allowed(&self, policy: &Compiled<K>, plan: Option<&PlanTicks>, check: &Check<'_, K>, now: Now) -> bool {
+        let found = (policy, plan.unwrap_or(&policy.plans.default));
         self.take_on(found, check.key, None, check.cost, now).is_allowed()
     }
 }

@@ -10,13 +10,13 @@
 //! at again when all have been. So the work is bounded, nobody has to call anything, and idle keys go twice as fast as
 //! new ones come. Without newcomers nothing has to go.
 //!
-//! Each shard remembers its arrivals by hash, 8 bytes a key in safe code. The tables could be walked in place instead,
+//! Each shard remembers its arrivals by [tag](Tag), 4 bytes a key in safe code. The tables could be walked in place instead,
 //! but only with `unsafe`.
 //!
 //! # Code of the user
 //!
 //! `Hash`, `Eq`, `ToOwned` and `Drop` of a key, and the name that it has in a fleet, are the user's, and can panic. Each state
-//! has the hash of its key beside it, so that a table grows and shrinks, and a sweep finds states, without any of them. What
+//! has the tag of its key beside it, so that a table grows and shrinks, and a sweep finds states, without any of them. What
 //! is left runs before anything changes, or after all has changed. Only two states of one key that become one in a sweep have
 //! to be compared: a panic there costs that key its use on the plan that is gone, and the next reload first ends the sweep.
 //!
@@ -122,10 +122,28 @@ pub struct ShardedStore<K: Key + ?Sized, S> {
     write: Write<K>,
 }
 
+/// What a table knows of the hash of a key: so much of it that a state is found again without its key, in half the memory.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+struct Tag(u32);
+
+impl Tag {
+    /// The low bits. A shard is chosen by others.
+    #[inline(always)]
+    const fn of(hash: u64) -> Self {
+        Self(hash as u32)
+    }
+
+    /// The hash that a table goes by: its low bits say where to look, and its top seven are compared before any key is.
+    #[inline(always)]
+    const fn hash(self) -> u64 {
+        (self.0 as u64) << 32 | self.0 as u64
+    }
+}
+
 /// What is kept of a key on a plan.
 pub(super) struct Kept {
     /// That of the key.
-    hash: u64,
+    tag: Tag,
     state: KeyState,
 }
 
@@ -134,10 +152,10 @@ type Place = *const Kept;
 
 #[derive(Default)]
 struct Side {
-    /// The hash of each state, in the order in which they are to be looked at.
-    arrivals: VecDeque<u64>,
-    /// Of these, hashes that are in there more often than there are states, since two states became one, and how much more.
-    surplus: BTreeMap<u64, u32>,
+    /// The tag of each state, in the order in which they are to be looked at.
+    arrivals: VecDeque<Tag>,
+    /// Of these, tags that are in there more often than there are states, since two states became one, and how much more.
+    surplus: BTreeMap<Tag, u32>,
     /// How many have been taken from the front, ever.
     looked_at: u64,
     /// The latest instant that a state was evicted at.
@@ -160,17 +178,17 @@ impl Side {
         self.life = self.life.max(state.last_life());
     }
 
-    /// Notes that there is one state of this hash less.
-    fn add_surplus(&mut self, hash: u64) {
-        *self.surplus.entry(hash).or_default() += 1;
+    /// Notes that there is one state of this tag less.
+    fn add_surplus(&mut self, tag: Tag) {
+        *self.surplus.entry(tag).or_default() += 1;
     }
 
-    /// Whether there is no state for one of this hash. If so, it is noted that there is one such hash less.
-    fn take_surplus(&mut self, hash: u64) -> bool {
-        let Some(count) = self.surplus.get_mut(&hash) else { return false };
+    /// Whether there is no state for a tag like this. If so, it is noted that there is one such tag less.
+    fn take_surplus(&mut self, tag: Tag) -> bool {
+        let Some(count) = self.surplus.get_mut(&tag) else { return false };
         *count -= 1;
         if *count == 0 {
-            self.surplus.remove(&hash);
+            self.surplus.remove(&tag);
         }
         true
     }
@@ -203,7 +221,7 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone + 'static> ShardedStore<K, S> {
     pub(super) fn find<R>(&self, hash: u64, key: &K, plan: u16, f: impl FnOnce(&KeyState, u64) -> R) -> Option<R> {
         let shard = self.map.shards()[self.map.determine_shard(hash as usize)].read();
         shard
-            .get(hash, |(known, kept)| kept.get().state.plan() == plan && known.borrow() == key)
+            .get(Tag::of(hash).hash(), |(known, kept)| kept.get().state.plan() == plan && known.borrow() == key)
             .map(|(_, kept)| f(&kept.get().state, resident(hash, self.salt)))
     }
 
@@ -223,7 +241,7 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone + 'static> ShardedStore<K, S> {
             return None;
         }
         let mut shard = Shard { table: &mut table, side: lock(&self.sides[index]), store: self, plans };
-        shard.carry(hash, key);
+        shard.carry(Tag::of(hash), key);
         Some(f(&mut shard, hash))
     }
 
@@ -280,7 +298,9 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone + 'static> Store<K> for ShardedStor
         let (plan, quota) = (&by.plan, &by.quota);
         // As `find`, but nothing is a closure that could be left out of line: its answer would pass through memory, 8 of 40 ns.
         let shard = self.map.shards()[self.map.determine_shard(hash as usize)].read();
-        let (_, kept) = shard.get(hash, |(known, kept)| kept.get().state.plan() == *plan && known.borrow() == key)?;
+        let is_it =
+            |(known, kept): &(K::Owned, SharedValue<Kept>)| kept.get().state.plan() == *plan && known.borrow() == key;
+        let (_, kept) = shard.get(Tag::of(hash).hash(), is_it)?;
         let state = &kept.get().state;
         match state {
             // Under the lock the state is of the current version or the one before; it knows the low bits of its own only.
@@ -313,9 +333,8 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone + 'static> Store<K> for ShardedStor
         let mut gone = [const { None }; SWEEP];
 
         self.with_shard(key, plans, &is_current, |shard, hash| {
-            let id = resident(hash, self.salt);
-            let now = clock();
-            if let Some(state) = shard.get(hash, key, plan.index) {
+            let (now, tag, id) = (clock(), Tag::of(hash), resident(hash, self.salt));
+            if let Some(state) = shard.get(tag, key, plan.index) {
                 return Some(f(state, id, now));
             }
             let inherited = plans.inherited(plan, &is_current)?;
@@ -345,8 +364,8 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone + 'static> Store<K> for ShardedStor
                 crate::stats::count(&plan.home.counts.overflow);
                 return Some(answer);
             };
-            shard.side.arrivals.push_back(hash);
-            Some(f(shard.insert(hash, owned, fresh), id, now))
+            shard.side.arrivals.push_back(tag);
+            Some(f(shard.insert(tag, owned, fresh), id, now))
         })?
     }
 
@@ -383,12 +402,13 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone + 'static> Store<K> for ShardedStor
 
     fn move_use(&self, key: &K, plans: &Plans, by: &Move, at: Now, is_current: impl Fn() -> bool) -> Option<bool> {
         self.with_shard(key, plans, is_current, |shard, hash| {
+            let tag = Tag::of(hash);
             if by.from.index == by.to.index {
-                return shard.get(hash, key, by.from.index).is_some();
+                return shard.get(tag, key, by.from.index).is_some();
             }
-            let place = shard.place(hash, |known, kept| kept.state.plan() == by.from.index && known.borrow() == key);
+            let place = shard.place(tag, |known, kept| kept.state.plan() == by.from.index && known.borrow() == key);
             if let Some(place) = place {
-                shard.carry_by(hash, place, by, at);
+                shard.carry_by(tag, place, by, at);
             }
             place.is_some()
         })
@@ -399,7 +419,7 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone + 'static> Store<K> for ShardedStor
             let mut known = false;
             for plan in plans.iter() {
                 let life = shard.side.new_life();
-                if let Some(state) = shard.get(hash, key, plan.index) {
+                if let Some(state) = shard.get(Tag::of(hash), key, plan.index) {
                     state.reset(life);
                     known = true;
                 }
@@ -414,7 +434,7 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone + 'static> Store<K> for ShardedStor
         let shard = self.map.shards()[self.map.determine_shard(hash as usize)].read();
         plans.leave_in_turn(plan, |is_meant| {
             let left = |state: &KeyState| is_meant(state.plan()) && state.leave();
-            shard.get(hash, |(known, kept)| known.borrow() == key && left(&kept.get().state)).is_some()
+            shard.get(Tag::of(hash).hash(), |(known, kept)| known.borrow() == key && left(&kept.get().state)).is_some()
         })
     }
 
@@ -440,64 +460,65 @@ impl<K: Key + ?Sized, S: BuildHasher + Clone + 'static> Store<K> for ShardedStor
 }
 
 impl<'a, K: Key + ?Sized, S: BuildHasher + Clone + 'static> Shard<'a, K, S> {
-    fn get(&mut self, hash: u64, key: &K, plan: u16) -> Option<&mut KeyState> {
+    fn get(&mut self, tag: Tag, key: &K, plan: u16) -> Option<&mut KeyState> {
         let of_key =
             |(known, kept): &(K::Owned, SharedValue<Kept>)| kept.get().state.plan() == plan && known.borrow() == key;
-        self.table.get_mut(hash, of_key).map(|(_, kept)| &mut kept.get_mut().state)
+        self.table.get_mut(tag.hash(), of_key).map(|(_, kept)| &mut kept.get_mut().state)
     }
 
-    /// Where the state of this hash is that `is_meant`, if there is one.
-    fn place(&self, hash: u64, is_meant: impl Fn(&K::Owned, &Kept) -> bool) -> Option<Place> {
-        let found = self.table.get(hash, |(known, kept)| is_meant(known, kept.get()));
+    /// Where the state of this tag is that `is_meant`, if there is one.
+    fn place(&self, tag: Tag, is_meant: impl Fn(&K::Owned, &Kept) -> bool) -> Option<Place> {
+        let found = self.table.get(tag.hash(), |(known, kept)| is_meant(known, kept.get()));
         found.map(|(_, kept)| ptr::from_ref(kept.get()))
     }
 
-    fn insert(&mut self, hash: u64, key: K::Owned, state: KeyState) -> &KeyState {
-        let entry = (key, SharedValue::new(Kept { hash, state }));
-        let (_, kept) = self.table.insert_entry(hash, entry, |(_, kept)| kept.get().hash);
+    fn insert(&mut self, tag: Tag, key: K::Owned, state: KeyState) -> &KeyState {
+        let entry = (key, SharedValue::new(Kept { tag, state }));
+        let (_, kept) = self.table.insert_entry(tag.hash(), entry, |(_, kept)| kept.get().tag.hash());
         &kept.get().state
     }
 
-    fn remove(&mut self, hash: u64, is_meant: impl Fn(&Kept) -> bool) -> Option<(K::Owned, Kept)> {
-        let (known, kept) = self.table.remove_entry(hash, |(_, kept)| is_meant(kept.get()))?;
+    fn remove(&mut self, tag: Tag, is_meant: impl Fn(&Kept) -> bool) -> Option<(K::Owned, Kept)> {
+        let (known, kept) = self.table.remove_entry(tag.hash(), |(_, kept)| is_meant(kept.get()))?;
         let kept = kept.into_inner();
         self.side.outlive(&kept.state);
         Some((known, kept))
     }
 
-    /// A state of this hash that is still of the version before and `is_meant`, and where its use goes: one that stays on its
+    /// A state of this tag that is still of the version before and `is_meant`, and where its use goes: one that stays on its
     /// plan before one that comes to it, so that this finds the former carried over.
-    fn next_to_carry(&self, hash: u64, is_meant: impl Fn(&K::Owned, &Kept) -> bool) -> Option<(Place, &'a Move)> {
+    fn next_to_carry(&self, tag: Tag, is_meant: impl Fn(&K::Owned, &Kept) -> bool) -> Option<(Place, &'a Move)> {
         let (plans, version) = (self.plans, self.plans.version);
         let move_of = |kept: &Kept| plans.move_of(kept.state.plan()).filter(|_| !kept.state.is_of(version));
         let next = |stays: bool| {
             let is_next = |by: &Move| (by.from.index == by.to.index) == stays;
             let is_next = |kept: &Kept| move_of(kept).is_some_and(is_next);
-            let (_, kept) = self.table.get(hash, |(known, kept)| is_next(kept.get()) && is_meant(known, kept.get()))?;
+            let (_, kept) =
+                self.table.get(tag.hash(), |(known, kept)| is_next(kept.get()) && is_meant(known, kept.get()))?;
             Some((ptr::from_ref(kept.get()), move_of(kept.get())?))
         };
         next(true).or_else(|| next(false))
     }
 
-    /// Carries the states of `key`, whose hash that is, over to the current version.
-    fn carry(&mut self, hash: u64, key: &K) {
-        while let Some((place, by)) = self.next_to_carry(hash, |known, _| known.borrow() == key) {
-            self.carry_by(hash, place, by, self.plans.at);
+    /// Carries the states of `key`, whose tag that is, over to the current version.
+    fn carry(&mut self, tag: Tag, key: &K) {
+        while let Some((place, by)) = self.next_to_carry(tag, |known, _| known.borrow() == key) {
+            self.carry_by(tag, place, by, self.plans.at);
         }
     }
 
     /// Carries the state at that place over to where `by` says, and into the one of its key that is there, if there is one.
     /// Where code of the user panics, nothing has changed.
-    fn carry_by(&mut self, hash: u64, place: Place, by: &Move, at: Now) {
+    fn carry_by(&mut self, tag: Tag, place: Place, by: &Move, at: Now) {
         let (version, life) = (self.plans.version, self.side.new_life());
         let there = if by.from.index == by.to.index {
             None
         } else {
-            let Some((key, _)) = self.table.get(hash, |(_, kept)| ptr::eq(kept.get(), place)) else { return };
+            let Some((key, _)) = self.table.get(tag.hash(), |(_, kept)| ptr::eq(kept.get(), place)) else { return };
             let is_on = |state: &KeyState| state.plan() == by.to.index && state.is_of(version);
-            self.place(hash, |known, kept| !ptr::eq(kept, place) && is_on(&kept.state) && known == key)
+            self.place(tag, |known, kept| !ptr::eq(kept, place) && is_on(&kept.state) && known == key)
         };
-        let Some((key, kept)) = self.table.get_mut(hash, |(_, kept)| ptr::eq(kept.get(), place)) else { return };
+        let Some((key, kept)) = self.table.get_mut(tag.hash(), |(_, kept)| ptr::eq(kept.get(), place)) else { return };
         kept.get_mut().state.carry(version, by, at, life, self.store.who((*key).borrow()));
         let Some(there) = there else {
             if by.from.index != by.to.index {
@@ -506,31 +527,31 @@ impl<'a, K: Key + ?Sized, S: BuildHasher + Clone + 'static> Shard<'a, K, S> {
             return;
         };
 
-        let Some((key, Kept { state, .. })) = self.remove(hash, |kept| ptr::eq(kept, place)) else { return };
-        if let Some((_, own)) = self.table.get_mut(hash, |(_, kept)| ptr::eq(kept.get(), there)) {
+        let Some((key, Kept { state, .. })) = self.remove(tag, |kept| ptr::eq(kept, place)) else { return };
+        if let Some((_, own)) = self.table.get_mut(tag.hash(), |(_, kept)| ptr::eq(kept.get(), there)) {
             own.get_mut().state.absorb(&state, &by.to, at, life);
         }
-        self.count_out(hash);
+        self.count_out(tag);
         drop(key);
     }
 
-    /// Counts one state less, of this hash, which the queue does not know yet.
-    fn count_out(&mut self, hash: u64) {
-        self.side.add_surplus(hash);
+    /// Counts one state less, of this tag, which the queue does not know yet.
+    fn count_out(&mut self, tag: Tag) {
+        self.side.add_surplus(tag);
         self.store.keys.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Carries all states of this hash over to the current version. Where code of the user panics, the state is dropped that it
+    /// Carries all states of this tag over to the current version. Where code of the user panics, the state is dropped that it
     /// was about: else a sweep would never get past it.
-    fn carry_all(&mut self, hash: u64) {
-        while let Some((place, by)) = self.next_to_carry(hash, |_, kept| kept.hash == hash) {
+    fn carry_all(&mut self, tag: Tag) {
+        while let Some((place, by)) = self.next_to_carry(tag, |_, kept| kept.tag == tag) {
             let at = self.plans.at;
             // Unwind-safe: whenever code of the user runs in there, all is right.
-            let carried = catch_unwind(AssertUnwindSafe(|| self.carry_by(hash, place, by, at)));
+            let carried = catch_unwind(AssertUnwindSafe(|| self.carry_by(tag, place, by, at)));
             if let Err(panic) = carried {
                 // There is none at that place where it is the key's `Drop` that panics.
-                if let Some(lost) = self.remove(hash, |kept| ptr::eq(kept, place)) {
-                    self.count_out(hash);
+                if let Some(lost) = self.remove(tag, |kept| ptr::eq(kept, place)) {
+                    self.count_out(tag);
                     drop(lost);
                 }
                 resume_unwind(panic);
@@ -540,24 +561,24 @@ impl<'a, K: Key + ?Sized, S: BuildHasher + Clone + 'static> Shard<'a, K, S> {
 
     /// Looks at the state that was looked at longest ago: evicts it if it is idle at `now`, and returns it to be dropped.
     fn look_at_next(&mut self, now: Now) -> Option<(K::Owned, Kept)> {
-        let hash = *self.side.arrivals.front()?;
-        if !self.side.surplus.contains_key(&hash) {
+        let tag = *self.side.arrivals.front()?;
+        if !self.side.surplus.contains_key(&tag) {
             // It stays in front of the queue if code of the user panics.
-            self.carry_all(hash);
+            self.carry_all(tag);
         }
         self.side.arrivals.pop_front();
         self.side.looked_at += 1;
-        if self.side.take_surplus(hash) {
+        if self.side.take_surplus(tag) {
             return None;
         }
         let plans = self.plans;
-        let idle = self.remove(hash, |kept| kept.hash == hash && kept.state.is_idle(plans.get(kept.state.plan()), now));
+        let idle = self.remove(tag, |kept| kept.tag == tag && kept.state.is_idle(plans.get(kept.state.plan()), now));
         if idle.is_some() {
             self.store.keys.fetch_sub(1, Ordering::Relaxed);
             self.side.evictions += 1;
             self.side.floor = self.side.floor.max(now.ticks());
         } else {
-            self.side.arrivals.push_back(hash);
+            self.side.arrivals.push_back(tag);
         }
         idle
     }
@@ -566,7 +587,7 @@ impl<'a, K: Key + ?Sized, S: BuildHasher + Clone + 'static> Shard<'a, K, S> {
     fn shrink(&mut self) {
         let (buckets, len) = (self.table.buckets(), self.table.len());
         if buckets > 64 && len < buckets / 8 {
-            self.table.shrink_to(len * 2, |(_, kept)| kept.get().hash);
+            self.table.shrink_to(len * 2, |(_, kept)| kept.get().tag.hash());
             self.side.arrivals.shrink_to(len * 2);
         }
     }
@@ -575,14 +596,13 @@ impl<'a, K: Key + ?Sized, S: BuildHasher + Clone + 'static> Shard<'a, K, S> {
 #[cfg(not(loom))]
 impl<K: Key + ?Sized, S: BuildHasher + Clone + 'static> ShardedStore<K, S> {
     /// A copy of every key with its state as `f` sees it, if it sees any, locking one shard at a time.
-    pub(crate) fn snapshot<R>(&self, f: impl Fn(&KeyState, u64) -> Option<R>) -> Vec<(K::Owned, R)>
+    pub(crate) fn snapshot<R>(&self, f: impl Fn(&KeyState) -> Option<R>) -> Vec<(K::Owned, R)>
     where
         K::Owned: Clone,
     {
         let mut copies = Vec::new();
         for entry in self.map.iter() {
-            let Kept { hash, state } = entry.value();
-            copies.extend(f(state, resident(*hash, self.salt)).map(|seen| (entry.key().clone(), seen)));
+            copies.extend(f(&entry.value().state).map(|seen| (entry.key().clone(), seen)));
         }
         copies
     }
