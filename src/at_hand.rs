@@ -1,4 +1,4 @@
-//! What a thread has at hand of the policies that it went by: what a check needs of a plan of one quota.
+//! Copies that a thread has at hand of policies that it went by: the numbers of plans of one quota.
 //!
 //! A thread that kept a policy would keep it from being dropped for as long as it lives, idle or not. So these are plain copies,
 //! of what is the same for all keys: the quota of a plan of a version of a limiter never changes. Nothing of it has to be
@@ -9,7 +9,7 @@ use std::cell::Cell;
 use crate::plans::Simple;
 use crate::policy::PlanId;
 
-/// Plans of a version of a limiter, each with what tells it from all others.
+/// A plan of a version of a limiter, with the numbers that tell it from all others.
 #[derive(Clone, Copy)]
 struct Entry {
     limiter: u64,
@@ -18,21 +18,21 @@ struct Entry {
     simple: Simple,
 }
 
-/// How many a thread has: for one, each plan has its place, so that few of those that are used in turn have the same.
+/// The number of places. Each plan has one of them, so that few plans that are used in turn share theirs.
 const PLACES: usize = 8;
 
 thread_local! {
     static AT_HAND: [Cell<Option<Entry>>; PLACES] = const { [const { Cell::new(None) }; PLACES] };
 }
 
-/// Where the plan `given` of that limiter is, or its default plan.
+/// Returns the place of the plan `given` of that limiter, or of its default plan.
 #[inline]
 fn place(limiter: u64, given: Option<PlanId>) -> usize {
     let plan = given.map_or(0, |id| usize::from(id.0) + 1);
     (limiter as usize).wrapping_add(plan) % PLACES
 }
 
-/// What was put here for the plan `given`, or the default plan, of that version of a limiter, if it is here still.
+/// Returns the plan `given`, or the default plan, of that version of a limiter, if it was put here and is here still.
 #[inline]
 pub(crate) fn get(limiter: u64, version: u64, given: Option<PlanId>) -> Option<Simple> {
     let entry = AT_HAND.with(|at_hand| at_hand[place(limiter, given)].get())?;

@@ -40,7 +40,8 @@ pub struct Builder<K: Key + ?Sized = str, S = RandomState, T = Sharded> {
     dropped: Dropped,
 }
 
-/// What [`keys`](Builder::keys) could not take along, since it speaks of keys of another type, and is not given again yet.
+/// The things that [`keys`](Builder::keys) could not take along, since they speak of keys of another type, and that are not given
+/// again yet.
 #[derive(Clone, Copy, Default)]
 struct Dropped {
     fleet: bool,

@@ -17,7 +17,7 @@ pub(crate) struct Current<T> {
     /// The first value, where it is kept.
     first: Option<Arc<(u64, T)>>,
     newest: Shelf<T>,
-    /// A random number: whose values these are.
+    /// A random number that tells these values from those of others.
     id: u64,
 }
 
@@ -64,7 +64,7 @@ impl<T> Current<T> {
     /// How often the value has been replaced.
     #[inline]
     pub(crate) fn version(&self) -> u64 {
-        // Acquire: pairs with the store in `replace`. Who sees the version also finds the value.
+        // Acquire: pairs with the store in `replace`. A reader of the version also finds the value.
         self.version.load(Ordering::Acquire)
     }
 
@@ -74,7 +74,7 @@ impl<T> Current<T> {
         self.version() == version
     }
 
-    /// What tells this from all others, and never changes.
+    /// Returns the number that tells this from all others.
     #[inline]
     pub(crate) const fn id(&self) -> u64 {
         self.id

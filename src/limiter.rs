@@ -79,8 +79,7 @@ pub struct Limiter<K: Key + ?Sized = str, S: 'static = RandomState, T: Stores<K,
 
 struct Inner<K: Key + ?Sized, S: 'static, T: Stores<K, S>> {
     current: Current<Compiled<K>>,
-    /// What checks that name no plan go by until the first reload, if that is the same for all of them: found without a further
-    /// step.
+    /// The default plan until the first reload, if it is a simple one and that of all keys: found without a further step.
     first: Option<Simple>,
     store: T::Of,
     clock: Clock,
@@ -300,7 +299,7 @@ impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Limiter<K, S, T> {
     }
 
     /// The same of a key that this policy has on this plan. Another policy is asked only if that is not in force any more.
-    // Never: what it needs of the stack is not for those who do not come here.
+    // Never: its stack frame is large, and most checks do not come here.
     #[inline(never)]
     pub(crate) fn ask_on(
         &self,

@@ -143,7 +143,7 @@ impl<K: Key + ?Sized> Policy<K> {
         Policy { plans, default, overrides: Vec::new(), resolver: None, unknown_is_default, shadow }
     }
 
-    /// How many overrides there are, and whether there is a resolver: what speaks of single keys.
+    /// Returns how many overrides there are, and whether there is a resolver: the parts that speak of single keys.
     pub(crate) const fn of_single_keys(&self) -> (usize, bool) {
         (self.overrides.len(), self.resolver.is_some())
     }

@@ -122,7 +122,7 @@ pub struct ShardedStore<K: Key + ?Sized, S> {
     write: Write<K>,
 }
 
-/// What a table knows of the hash of a key: so much of it that a state is found again without its key, in half the memory.
+/// The part of a key's hash that a table goes by: enough to find a state again without its key, in half the memory.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 struct Tag(u32);
 
@@ -140,14 +140,13 @@ impl Tag {
     }
 }
 
-/// What is kept of a key on a plan.
+/// A state and the tag of its key.
 pub(super) struct Kept {
-    /// That of the key.
     tag: Tag,
     state: KeyState,
 }
 
-/// Where a state is in its table, for as long as that neither grows nor shrinks.
+/// The place of a state in its table, for as long as that neither grows nor shrinks.
 type Place = *const Kept;
 
 #[derive(Default)]
@@ -466,7 +465,7 @@ impl<'a, K: Key + ?Sized, S: BuildHasher + Clone + 'static> Shard<'a, K, S> {
         self.table.get_mut(tag.hash(), of_key).map(|(_, kept)| &mut kept.get_mut().state)
     }
 
-    /// Where the state of this tag is that `is_meant`, if there is one.
+    /// Finds the place of the state of this tag that `is_meant`, if there is one.
     fn place(&self, tag: Tag, is_meant: impl Fn(&K::Owned, &Kept) -> bool) -> Option<Place> {
         let found = self.table.get(tag.hash(), |(known, kept)| is_meant(known, kept.get()));
         found.map(|(_, kept)| ptr::from_ref(kept.get()))
@@ -485,8 +484,8 @@ impl<'a, K: Key + ?Sized, S: BuildHasher + Clone + 'static> Shard<'a, K, S> {
         Some((known, kept))
     }
 
-    /// A state of this tag that is still of the version before and `is_meant`, and where its use goes: one that stays on its
-    /// plan before one that comes to it, so that this finds the former carried over.
+    /// Finds a state of this tag that is still of the version before and `is_meant`, and the move of its plan: one that stays on
+    /// its plan before one that comes to it, so that the latter finds the former carried over.
     fn next_to_carry(&self, tag: Tag, is_meant: impl Fn(&K::Owned, &Kept) -> bool) -> Option<(Place, &'a Move)> {
         let (plans, version) = (self.plans, self.plans.version);
         let move_of = |kept: &Kept| plans.move_of(kept.state.plan()).filter(|_| !kept.state.is_of(version));
