@@ -88,7 +88,7 @@ impl<S> FixedStore<S> {
         Some(Claimed { way: Way { tag, ..way }, words })
     }
 
-    /// Takes all words of a way, whatever they are. `None` if it is somebody else's.
+    /// Takes all words of a way, whatever they are. `None` if it is another key's.
     pub(super) fn freeze<'a>(&self, way: Way<'a>) -> Option<Claimed<'a>> {
         let mut words = [0; MAX_WORDS];
         for (n, word) in words.iter_mut().enumerate().take(self.words()) {
@@ -98,7 +98,7 @@ impl<S> FixedStore<S> {
         Some(Claimed { way, words })
     }
 
-    /// Opens a way that was claimed, for whoever looks for `tag`.
+    /// Opens a way that was claimed, for callers that look for `tag`.
     pub(super) fn open(&self, claimed: &Claimed<'_>, tag: u64) {
         let Claimed { way, words } = claimed;
         // The tag before the words, and the first word last.

@@ -78,7 +78,7 @@ impl Set {
 
     /// Makes `tag` that of a way, which the caller has taken.
     pub(super) fn put_tag(&self, way: usize, tag: u64) {
-        // Relaxed: nobody else changes the tag or the mark of this way.
+        // Relaxed: no other thread changes the tag or the mark of this way.
         let change = mark_of(self.tags[way].load(Ordering::Relaxed)) ^ mark_of(tag);
         if change != 0 {
             self.marks.fetch_xor(change << (8 * way), Ordering::Relaxed);
@@ -198,14 +198,14 @@ impl<'a> Way<'a> {
         &self.gate.refunds[self.way]
     }
 
-    /// Whether it is somebody else's.
+    /// Whether it is another key's.
     #[inline(always)]
     pub(super) fn has_left(self) -> bool {
         // Acquire: pairs with the store of the tag by a newcomer. Who still sees the old tag has read words of the old life.
         self.set.tags[self.way].load(Ordering::Acquire) != self.tag
     }
 
-    /// The n-th word, unless it is taken or somebody else's.
+    /// The n-th word, unless it is taken or another key's.
     #[inline(always)]
     pub(super) fn load(self, n: usize) -> Option<u64> {
         // Acquire: pairs with the store by a newcomer, and keeps the look at the tag behind it.
@@ -213,8 +213,8 @@ impl<'a> Way<'a> {
         (word != TAKEN && !self.has_left()).then_some(word)
     }
 
-    /// Swaps the n-th word for what `change` says, waiting while it is taken. False if that is `None`, or if the way is somebody
-    /// else's.
+    /// Swaps the n-th word for what `change` says, waiting while it is taken. False if that is `None`, or if the way is another
+    /// key's.
     pub(super) fn swap(self, n: usize, change: impl Fn(u64) -> Option<u64>) -> bool {
         let backoff = Backoff::new();
         while !self.has_left() {
@@ -236,11 +236,11 @@ impl<'a> Way<'a> {
         self.word(n).compare_exchange(word, next, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
-    /// Takes the n-th word whatever it is, and returns it. `None` if the way is somebody else's.
+    /// Takes the n-th word whatever it is, and returns it. `None` if the way is another key's.
     pub(super) fn freeze(self, n: usize) -> Option<u64> {
         let backoff = Backoff::new();
         while !self.has_left() {
-            // By `load`: a word that is read before the look at the tag is not that of somebody who has come since.
+            // By `load`: a word that is read before the look at the tag is not that of a key that has come since.
             if let Some(word) = self.load(n)
                 && self.exchange(n, word, TAKEN)
             {
