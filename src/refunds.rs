@@ -20,6 +20,7 @@
 //!
 //! - *G* is counted in grains of at most 1/256 of the burst, and rounded up: a refund after other refunds may be worth that
 //!   much too little for each of them, and never too much. When the count is full, at 64 bursts or more, another life begins.
+//!   Of a quota that never refills nothing is counted, as *p* stands still for it.
 //! - A life ends when the buckets are made anew: at an eviction, a reset, or a move to another plan. Its number is one that
 //!   the key has not had before in the same place, and an allow says in which place its key was. A number has 48 bits. At a
 //!   million lives a second in one place the last one begins after nine years. It never ends, and nothing is given back in it.

@@ -394,3 +394,23 @@ fn few_are_in_overflow_at_the_documented_load() {
         .sum();
     assert!(total <= 40, "{total} of four million");
 }
+
+/// The overflow of the plan that they come to is owed once, however often the policy changes after that.
+#[test]
+fn the_keys_of_a_plan_that_went_owe_no_more_with_each_reload() {
+    let hundred = || [Quota::per_hour(100)];
+    let policy = || Policy::new().plan("b", hundred());
+    let limiter: Limiter<u64, RandomState, Fixed> =
+        Limiter::builder().keys().policy(policy().plan("a", hundred()).default_plan("b")).fixed(1).build().unwrap();
+    let a = limiter.plan("a").unwrap();
+    for key in 1..=7 {
+        assert!(a.check_at(&key, Now::ORIGIN).is_allowed());
+    }
+    for key in 20..40 {
+        assert!(limiter.check_at(&key, Now::ORIGIN).is_allowed());
+    }
+    for _ in 0..5 {
+        limiter.reload_at(policy(), Now::ORIGIN).unwrap();
+    }
+    assert_eq!(limiter.peek_at(&1, Now::ORIGIN).remaining(), 79);
+}

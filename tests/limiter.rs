@@ -1,5 +1,10 @@
 //! What a limiter promises beyond the arithmetic of one bucket.
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a helper that meets the unexpected stops the test")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a helper that meets the unexpected stops the test"
+)]
 
 mod stores;
 
@@ -398,4 +403,28 @@ fn clocks_run_forwards() {
     }
     assert!(Clock::precise().drift_ppm().is_some());
     assert!(Clock::std().drift_ppm().is_none());
+}
+
+/// Longer than what was given back can be counted.
+#[test]
+fn of_a_quota_that_never_refills_all_comes_back_that_is_given_back() {
+    let quota = Quota::per_second(0).burst(3);
+    let take = |decision: Decision| match decision {
+        Decision::Allow(allow) => allow,
+        Decision::Deny(deny) => panic!("{deny}"),
+    };
+    let sharded = Limiter::builder().keys::<u64>().quota(quota).build().unwrap();
+    let fixed = Limiter::builder().keys::<u64>().quota(quota).fixed(8).build().unwrap();
+    for _ in 0..2 {
+        let held = [take(sharded.check_at(&1, Now::ORIGIN)), take(fixed.check_at(&1, Now::ORIGIN))];
+        for _ in 0..33_000 {
+            sharded.refund_at(&1, take(sharded.check_at(&1, Now::ORIGIN)), Now::ORIGIN);
+            fixed.refund_at(&1, take(fixed.check_at(&1, Now::ORIGIN)), Now::ORIGIN);
+        }
+        let [one, other] = held;
+        sharded.refund_at(&1, one, Now::ORIGIN);
+        fixed.refund_at(&1, other, Now::ORIGIN);
+        let left = [sharded.peek_at(&1, Now::ORIGIN), fixed.peek_at(&1, Now::ORIGIN)].map(|peek| peek.remaining());
+        assert_eq!(left, [3, 3]);
+    }
 }

@@ -77,7 +77,8 @@ impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Limiter<K, S, T> {
     ///   199 of 2,000 used leaves 1 of 200. A quota that has no match starts full.
     /// - What a smaller burst has no room for is forgotten: 1,500 of 2,000 used are 200 of 200, and 200 of 2,000 when the
     ///   old policy comes back.
-    /// - The keys of a plan that is gone move to the default plan with their use, and so do handles of it.
+    /// - The keys of a plan that is gone move to the default plan with their use, and so do handles of it. While keys of that
+    ///   plan are in overflow, which these may have been too, they inherit its debt.
     /// - What was taken before can be given back after, where the plan has the same quotas.
     /// - Each decision is taken by one policy. A request that runs meanwhile may still be decided by the old one; none is
     ///   once this has returned.

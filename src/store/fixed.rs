@@ -145,6 +145,7 @@ const LIVES: u64 = !COUNT & !STAMP;
 /// - After a `fork`, what another thread of the parent had just locked stays so in the child: newcomers of one set of seven keys,
 ///   refunds of one key, or a reload may then wait for ever there. Fork before other threads use the limiter.
 /// - When a key's plan is removed, what it has used goes with it to the plan that it comes to, unless it was known there already.
+///   As a newcomer does, it inherits what is owed in the overflow of that plan, where it may have been itself.
 ///   A check that runs while its key is [moved](crate::Limiter::move_plan) may be charged on both plans, and one whose thread
 ///   stands still while the policy is replaced twice is charged and decided again.
 /// - A key on a plan with a global quota (feature `global`) has a ledger, which is no word of a table: it is kept in a map

@@ -13,5 +13,5 @@ pub use fixed::Fixed;
 pub use seam::Stores;
 pub(crate) use seam::{CLOSED, Newcomer, State, Store, resident};
 pub use sharded::Sharded;
-pub(crate) use state::{KeyState, Taken};
+pub(crate) use state::{KeyState, Taken, grains};
 pub use state::{Slot, Visited};

@@ -473,7 +473,13 @@ impl Slot {
                 let now = quota.at(clock());
                 (taken.worth(quota, given_back, then, now), now)
             });
-            grains_of(lowered, grain)
+            grains(quota, lowered)
         });
     }
+}
+
+/// What is counted as given back where that many ticks were. Of a quota that never refills nothing comes back by time, so that
+/// a refund is worth its take whatever else was given back.
+pub(crate) const fn grains(quota: &QuotaTicks, lowered: u64) -> u64 {
+    if quota.never_refills() { 0 } else { grains_of(lowered, grain(quota.charge(quota.burst()))) }
 }

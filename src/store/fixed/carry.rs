@@ -2,7 +2,7 @@
 
 use super::claim::Claimed;
 use super::way::{Way, plan_of, stamp_of};
-use super::{CLOSED, FixedStore, MAX_WORDS, STAMP};
+use super::{CLOSED, FixedStore, MAX_QUOTAS, MAX_WORDS, STAMP};
 use crate::plans::{Move, PlanTicks, Plans};
 use crate::sync::{Backoff, Ordering, fence};
 use crate::ticks::Now;
@@ -64,13 +64,15 @@ impl<S> FixedStore<S> {
     }
 
     /// The same for a way that was claimed and whose key comes to another plan.
-    pub(super) fn renew_claimed(&self, claimed: &mut Claimed<'_>, plans: &Plans, by: &Move, at: Now) {
+    fn renew_claimed(&self, claimed: &mut Claimed<'_>, plans: &Plans, by: &Move, at: Now) {
         let Claimed { way, words } = claimed;
         let mut renewed = [stamp_of(plans.version); MAX_WORDS];
-        let inherited = plans.inherited_by_mover(&by.to);
+        // Once: a key of a plan that went earlier has done so by now.
+        let comes = by.from.index != by.to.index;
+        let inherited = if comes { plans.inherited_by_mover(&by.to) } else { [0; MAX_QUOTAS] };
         for (n, (place, quota)) in by.to.places.iter().zip(&by.to.quotas).enumerate() {
             let tat = carried_use(words, by, n, at).unwrap_or(0);
-            renewed[usize::from(*place)] ^= quota.sum(tat, inherited[n], at);
+            renewed[usize::from(*place)] ^= if comes { quota.sum(tat, inherited[n], at) } else { tat };
         }
         way.refunds().begin_life();
         words[..self.quotas].copy_from_slice(&renewed[..self.quotas]);

@@ -5,9 +5,9 @@ use super::in_flight::leave;
 use super::way::{Way, stamp_of};
 use crate::bucket::Demand;
 use crate::plans::Granted;
-use crate::refunds::{Patience, RefundsSeen, grain, grains_of};
+use crate::refunds::{Patience, RefundsSeen, grain};
 use crate::shared::Ledgers;
-use crate::store::{CLOSED, KeyState, State, Taken};
+use crate::store::{CLOSED, KeyState, State, Taken, grains};
 use crate::ticks::Now;
 
 /// What a decision uses of a key.
@@ -163,7 +163,7 @@ impl State for FixedState<'_> {
                         break lowered;
                     }
                 };
-                most = most.max(grains_of(lowered, grain));
+                most = most.max(grains(quota, lowered));
             }
             most
         });
