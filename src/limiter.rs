@@ -397,7 +397,7 @@ impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Limiter<K, S, T> {
         };
         // It may be carried over in part: what is not has nothing to give back.
         store.visit(key, &by.to, plans.version, |state, id| {
-            several::Key { state, plan: &*by.to, id }
+            several::Key { state, plan: &by.to, id }
                 .take_back(by, carried, taken, then, plans.at, || clock().max(then));
         });
     }

@@ -371,10 +371,10 @@ impl<'a, St: State> Key<'a, St> {
             }
             return;
         };
-        if clock().ticks().saturating_sub(now.ticks()) < SAME_LEASE {
-            if let Some(ledgers) = self.state.ledgers() {
-                self.plan.shared.unspend(ledgers, self.plan.quotas.len(), taken);
-            }
+        if let Some(ledgers) = self.state.ledgers()
+            && clock().ticks().saturating_sub(now.ticks()) < SAME_LEASE
+        {
+            self.plan.shared.unspend(ledgers, self.plan.quotas.len(), taken);
         }
         self.state.give_back(&self.plan.quotas, taken, now, Patience::Waits, &clock);
     }
