@@ -342,10 +342,10 @@ fn own<T: Kind>(limiter: &Limiter<str, RandomState, T>, key: &str) -> u64 {
 fn a_plan_that_gets_its_first_global_quota_and_loses_it_again_keeps_what_was_used<T: Kind>() {
     let fleet = fleet(&MemoryAuthority::new());
     let local = || Plan::new([Quota::per_hour(10)]).in_flight(3);
-    // With a quota more than the limiter was built for.
+    // With a quota more than it had.
     let global = || Plan::new([Quota::per_hour(10), Quota::per_day(1_000)]).in_flight(3).global(ten());
     let builder = Limiter::builder().fleet(&fleet).plan("free", local());
-    let limiter = T::make(builder).unwrap();
+    let limiter = T::roomy(builder, 100).unwrap();
     assert!(limiter.check_cost("alice", 4).is_allowed());
     let guard = limiter.enter("alice").unwrap();
     for (turn, left) in [(0, 4), (1, 2)] {

@@ -150,7 +150,7 @@ const LIVES: u64 = !COUNT & !STAMP;
 ///   stands still while the policy is replaced twice is charged and decided again.
 /// - A key on a plan with a global quota (feature `global`) has a ledger, which is no word of a table: it is kept in a map
 ///   beside it as the default store keeps its keys, at the cost that it has there, and there are at most as many as the store
-///   was made for. [`stats`](crate::Limiter::stats) counts such a key once in the table and once in the map.
+///   was made for. [`stats`](crate::Limiter::stats) tells the number of keys of the one or of the other, whichever has more.
 /// - A policy with more local quotas than it was made for is refused, see [`room_for`](crate::Builder::room_for).
 ///
 /// It keeps no keys, so that there is no [`entries`](crate::Limiter::entries):
