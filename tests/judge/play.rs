@@ -237,7 +237,13 @@ struct Watch {
     way: u64,
     /// The same when it was published last.
     published: u64,
+    /// By how much it may still be set back where it is the limiter's own.
+    back: u64,
 }
+
+/// A limiter's own clock that is back by more than a second goes on from where it was, which the way does not tell. So it is
+/// set back by less in all; instants of the caller are set back by any step.
+const BACK: u64 = 900_000_000;
 
 impl Watch {
     fn new(time: Time) -> Self {
@@ -246,7 +252,7 @@ impl Watch {
             Time::Given | Time::Clock => test.clock(),
             Time::Coarse => CoarseClock::new().of(test.clock()).max_step(LONGEST).by_hand().expect("options in range"),
         };
-        Self { time, test, clock, now: 0, way: 0, published: 0 }
+        Self { time, test, clock, now: 0, way: 0, published: 0, back: BACK }
     }
 
     fn set(&mut self, now: u64) {
@@ -386,9 +392,13 @@ impl Court {
         match step.of_store(script.store) {
             Step::Forward(nanos) => self.watch.set(self.watch.now.saturating_add(nanos).min(END)),
             Step::Back(nanos) => {
-                if self.watch.time != Time::Coarse {
-                    self.watch.set(self.watch.now.saturating_sub(nanos));
-                }
+                let step = match self.watch.time {
+                    Time::Given => nanos,
+                    Time::Clock => nanos.min(self.watch.back),
+                    Time::Coarse => 0,
+                };
+                self.watch.back -= step.min(self.watch.back);
+                self.watch.set(self.watch.now.saturating_sub(step));
             }
             Step::Publish => {
                 self.watch.clock.publish();
