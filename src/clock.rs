@@ -175,7 +175,7 @@ impl Clock {
         }
     }
 
-    /// How often this clock was found to have stepped back; of a coarse clock, the one that it publishes. All precise clocks of a
+    /// Returns how often this clock was found to have stepped back; of a coarse clock, the one that it publishes. All precise clocks of a
     /// process are one, and the [system's](Self::std) never steps back.
     pub fn steps(&self) -> ClockSteps {
         match &self.0 {
@@ -197,7 +197,7 @@ impl Clock {
         }
     }
 
-    /// How much faster than the system's clock the precise clock has run since the first one was made in this process, or since
+    /// Returns how much faster than the system's clock the precise clock has run since the first one was made in this process, or since
     /// its last step back, in parts per million; negative if slower, `None` for any other clock but a coarse one of a precise
     /// one.
     ///

@@ -32,7 +32,7 @@
 //! what it took, since a later quota of its plan denies, tries for a while and then leaves the units taken. A claim of
 //! the place by another key begins a life without waiting, and the refund that was under way finds its word replaced.
 //!
-//! A take notes the word after it has read `tat` and before it moves it:
+//! A take notes the word before it moves `tat`, be it before or after it has read it:
 //!
 //! - A refund ends later: what it gives back counts in *G*, rightly if it lowers `tat` after the take, and on the safe
 //!   side if before.

@@ -45,7 +45,7 @@ const LONGEST_RESOLUTION: Duration = Duration::from_millis(100);
 /// A step of so many resolutions is a stall: a thread that waits for its turn on a busy machine is late by a few.
 const STALL: u32 = 10;
 
-/// How many coarse clocks this process has made.
+/// The number of coarse clocks that this process has made.
 static CLOCKS: AtomicU32 = AtomicU32::new(0);
 
 /// The options of a [coarse clock](Clock::coarse): a thread publishes the time, so that a check reads it with one load.
@@ -263,7 +263,7 @@ pub struct CoarseStats {
     pub stalls: u64,
     /// How many of these were longer than [`max_step`](CoarseClock::max_step).
     pub leaps: u64,
-    /// What was left out because of these, and has not come back.
+    /// The time left out because of these that has not come back.
     pub lost: Duration,
     /// The furthest that the published time was found to be behind.
     pub longest: Duration,

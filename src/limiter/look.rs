@@ -69,7 +69,7 @@ impl<K: Key + ?Sized, S: 'static, T: Stores<K, S>> Limiter<K, S, T> {
         }
     }
 
-    /// What a take would be answered; `None` if the policy has changed, or the state was somebody else's meanwhile.
+    /// What a take would be answered; `None` if the policy has changed, or the state was another key's meanwhile.
     fn look(&self, key: &K, policy: &Compiled<K>, plan: &PlanTicks, ask: Ask<'_>, now: Now) -> Option<Decision> {
         let Inner { current, store, .. } = &*self.inner;
         if plan.is_unlimited() {

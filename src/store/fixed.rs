@@ -140,6 +140,8 @@ const LIVES: u64 = !COUNT & !STAMP;
 ///   check may then wait for a newcomer that is just taking its place. A newcomer waits for other newcomers of its set, and
 ///   refunds, [`reset`](crate::Limiter::reset) and [`move_plan`](crate::Limiter::move_plan) of a key wait for one another. A
 ///   reload waits for newcomers, moves, and checks that carry a key over. A denial writes nothing, so that a key that is denied is read by all cores at once.
+/// - A check of several quotas that is denied by a later one, since another thread was faster, gives back what it took of the
+///   others. While a refund of its key stands still it can't, and these units stay taken.
 /// - These waits spin and give way to other threads. A thread with real-time priority that spins for one of lower
 ///   priority on its own core spins for ever: give all threads that use a limiter one priority.
 /// - After a `fork`, what another thread of the parent had just locked stays so in the child: newcomers of one set of seven keys,
